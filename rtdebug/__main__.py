@@ -1,0 +1,5 @@
+"""`python -m rtdebug` is the `rtdebug` command."""
+
+from rtdebug.cli import main
+
+main()

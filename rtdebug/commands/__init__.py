@@ -1,0 +1,1 @@
+"""One module per command: options -> library -> renderer, no logic of their own."""

@@ -1,0 +1,1 @@
+"""Who is who: runtimes, cgroup paths, and targets by any name."""

@@ -1,0 +1,1 @@
+"""OOM kills: the kernel log text and the joined report."""

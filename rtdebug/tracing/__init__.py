@@ -1,0 +1,1 @@
+"""eBPF: shim headers, compiler, loader, rings, schema, session, recording."""
