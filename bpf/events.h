@@ -15,7 +15,7 @@
 #define NAME_LEN 256
 #define PARENT_LEN 64
 #define CMDLINE_LEN 256
-#define MEMCG_LEVELS 12
+#define MEMCG_LEVELS 11
 #define CALL_PAYLOAD 56
 #define EVENT_PAYLOAD 504
 
@@ -99,8 +99,8 @@ struct process_event {
 	__u64 memcg_id;              /* kernfs id of its cgroup in the memory controller's hierarchy */
 	__u64 start_ns;              /* CLOCK_BOOTTIME, as in /proc/PID/stat, not rounded */
 	__u64 total_vm_pages;        /* exec: after loading the program */
-	__u32 parent_id;             /* tgid of the parent */
-	__u32 uid_id;
+	__u32 parent_pid;            /* tgid of the parent */
+	__u32 uid;   
 	__u32 compat;                /* 1: a 32-bit program on a 64-bit kernel; its calls are not decoded */
 	__s32 exit_code;             /* exit: as wait(2) gives it */
 	char cmdline[CMDLINE_LEN];   /* exec: arguments, NUL between them */
@@ -184,9 +184,9 @@ struct oom_event {
 	__u64 memcg_id;              /* the victim's cgroup */
 	__u64 oom_memcg_id;          /* the cgroup whose limit was hit; 0: global, or not known (see source) */
 	__u64 total_vm_pages;
-	__u32 trigger_id;            /* tgid whose allocation started it; equals pid: the victim itself */
+	__u32 trigger_pid;           /* tgid whose allocation started it; equals pid: the victim itself */
 	__u32 trigger_tid;
-	__u32 uid_id;
+	__u32 uid;   
 	__s32 order;                 /* of the allocation; -1 when not known */
 	__u32 anon_pages;
 	__u32 file_pages;
