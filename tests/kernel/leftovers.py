@@ -28,7 +28,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 def ours() -> frozenset[str]:
-    """Return a line of text for each thing surely of this session: processes and the BPF objects they hold."""
+    """Return a line for each thing surely of this session: processes, and BPF objects they hold."""
     return frozenset([*_processes(), *_held_by_us()])
 
 
