@@ -49,7 +49,8 @@ struct traced_page {
 
 
 BPF_ARRAY(config, struct config, 1);
-BPF_ARRAY(traced, struct traced_page, 8);
+/* user space maps it and stores bytes too, so that neither side overwrites the other's */
+BPF_F_TABLE("array", u32, struct traced_page, traced, 8, BPF_F_MMAPABLE);
 BPF_TABLE("hash", u64, u32, target_cgroups, 16384);
 BPF_TABLE("hash", u32, u64, brk_ends, 32768);
 BPF_TABLE("percpu_hash", struct aggregate_key, struct aggregate, aggregates, 8192);

@@ -10,7 +10,6 @@ from __future__ import annotations
 import ctypes
 import importlib.util
 import os
-import re
 import subprocess
 import sys
 import tempfile
@@ -19,52 +18,19 @@ from types import ModuleType
 from typing import Any
 
 from rtdebug.errors import HostUnable, RtdebugError
+from rtdebug.host.bcc import find_bcc, read_version
 from rtdebug.host.cache import read_cached, write_cached
 from rtdebug.tracing.program import PROBES, CompiledProgram, MapSpec, cache_name, program_source
 
-BCC_FOLDERS = (
-    "/usr/lib/python3/dist-packages/bcc",
-    "/usr/local/lib/python3/dist-packages/bcc",
-    "/usr/lib/python3.*/site-packages/bcc",
-    "/usr/local/lib/python3.*/site-packages/bcc",
-    "/usr/lib/python3.*/dist-packages/bcc",
-)
 _PSEUDO_MAP_FD = 1
 _LOAD_64_BIT_IMMEDIATE = 0x18
 _FLAGS = ("-Wno-macro-redefined", "-Wno-unused-function", "-Wno-unused-value", "-Wno-pointer-sign")
 
 
-def find_bcc() -> Path:
-    """Return the folder of the distribution's bcc. Raises HostUnable.
-
-    Its parent is never put on sys.path: it holds the distribution's cffi and numpy too. And the `bcc` of PyPI is
-    another program: ours has libbcc.py.
-    """
-    chosen = os.environ.get("RTDEBUG_BCC")
-    patterns = (chosen,) if chosen else BCC_FOLDERS
-    for pattern in patterns:
-        for folder in sorted(Path("/").glob(pattern.lstrip("/")), reverse=True):
-            if (folder / "libbcc.py").is_file():
-                return folder
-    raise HostUnable(
-        "bcc is not installed",
-        "apt-get install python3-bpfcc (Fedora: python3-bcc); the bcc on PyPI is another program",
-    )
-
-
-def bcc_version(folder: Path) -> str:
-    """Return bcc's version without importing it."""
-    try:
-        found = re.search(r"__version__\s*=\s*['\"]([^'\"]+)", (folder / "version.py").read_text(encoding="utf-8"))
-    except OSError:
-        found = None
-    return found.group(1) if found else "unknown"
-
-
 def compiled_program() -> CompiledProgram:
     """Return the programs compiled for this kernel. Raises HostUnable or RtdebugError with the compiler's words."""
     source = program_source()
-    name = cache_name(source, bcc_version(find_bcc()))
+    name = cache_name(source, read_version(find_bcc()) or "unknown")
     cached = read_cached(name)
     if cached is not None:
         try:
