@@ -42,10 +42,19 @@ def test_the_number_of_calls_is_the_one_asked_for(
     assert len(re.findall(call, log.read_text())) == count
 
 
+def kill_count(cgroup: Path) -> int:
+    """Return oom_kill of memory.events (v2) or memory.oom_control (v1)."""
+    file = cgroup / "memory.events"
+    text = (file if file.exists() else cgroup / "memory.oom_control").read_text()
+    return int(dict(line.split() for line in text.splitlines())["oom_kill"])
+
+
 def test_oom_is_killed_by_its_own_limit() -> None:
     with memory_cgroup(limit_bytes=24 * MIB) as cgroup:
         result = run("oom", 64 * MIB, cgroup=cgroup)
+        kills = kill_count(cgroup)
     assert result.returncode == -signal.SIGKILL
+    assert kills == 1
     assert "survived" not in [step.name for step in result.steps]
 
 
