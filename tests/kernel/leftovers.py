@@ -39,7 +39,7 @@ def snapshot() -> frozenset[str]:
 
 
 def left_since(
-    before: frozenset[str], look: Callable[[], frozenset[str]] = snapshot, patience_s: float = 5
+    before: frozenset[str], look: Callable[[], frozenset[str]] = snapshot, patience_s: float = 3
 ) -> list[str]:
     """Return what is there now and was not before. What is just being taken down gets some time."""
     deadline = time.monotonic() + patience_s

@@ -26,10 +26,12 @@ COMMON_FOLDERS = {"/", "/home", "/mnt", "/opt", "/root", "/srv", "/tmp", "/usr/s
 def tool(name: str) -> str:
     """Return the tool's path: beside the running interpreter, else on PATH."""
     found = shutil.which(name, path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
-    if found is None:
-        message = f"{name} is not installed (scripts/setup --test installs it)"
-        pytest.fail(message, pytrace=False) if os.environ.get("CI") else pytest.skip(message)
-    return found
+    if found is not None:
+        return found
+    message = f"{name} is not installed (scripts/setup --test installs it)"
+    if os.environ.get("CI"):
+        pytest.fail(message, pytrace=False)
+    pytest.skip(message)
 
 
 def check(*command: str | Path) -> None:
@@ -54,11 +56,12 @@ def bcc_imports(path: Path) -> list[int]:
     """Return the lines on which a module imports bcc."""
     lines = []
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-        names = []
         if isinstance(node, ast.Import):
             names = [alias.name for alias in node.names]
-        elif isinstance(node, ast.ImportFrom) and not node.level:
-            names = [node.module or ""]
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            names = [node.module]
+        else:
+            continue
         lines += [node.lineno for name in names if name.split(".")[0] == "bcc"]
     return lines
 
