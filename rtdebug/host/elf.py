@@ -84,7 +84,7 @@ class Elf:
     def address_of(self, offset_bytes: int) -> int | None:
         """Address of a byte of the file; None when it is not loaded. Executable segments come first."""
         found = [
-            segment.address + offset_bytes - segment.offset_bytes
+            (segment.address + offset_bytes - segment.offset_bytes) % (1 << 64)
             for segment in sorted(self.segments, key=lambda segment: not segment.executable)
             if 0 <= offset_bytes - segment.offset_bytes < segment.file_size_bytes
         ]
@@ -106,11 +106,12 @@ def parse_elf(data: bytes) -> Elf:
 
 # Symbols ------------------------------------------------------------------------------------------
 
-_BLOCK_BYTES = 1 << 15
-
 
 class Names:
     """NUL-ended names found by their offset, kept compressed: mangled C++ shrinks to a tenth."""
+
+    BLOCK_BYTES = 1 << 15
+    """Compressed one by one."""
 
     def __init__(self) -> None:
         self._blocks: dict[int, bytes] = {}
@@ -129,21 +130,21 @@ class Names:
 
     def add(self, size_bytes: int, read: Callable[[int, int], bytes], wanted: set[int]) -> None:
         """Appends a table of names; `read(size, offset)` gives its bytes, `wanted` are the blocks needed."""
-        first = self._end // _BLOCK_BYTES
-        last = (size_bytes - 1) // _BLOCK_BYTES
+        first = self._end // Names.BLOCK_BYTES
+        last = (size_bytes - 1) // Names.BLOCK_BYTES
         for number in sorted(wanted | {number + 1 for number in wanted}):  # a name may end in the next
             if number > last or self._packed_bytes > MAX_PACKED_NAMES_BYTES:
                 break
-            begin = number * _BLOCK_BYTES
-            text = read(min(_BLOCK_BYTES, size_bytes - begin), begin)
+            begin = number * Names.BLOCK_BYTES
+            text = read(min(Names.BLOCK_BYTES, size_bytes - begin), begin)
             packed = zlib.compress(text if number < last else text + b"\0", 1)
             self._blocks[first + number] = packed
             self._packed_bytes += len(packed) + 100  # and Python's own
-        self._end += (last + 1) * _BLOCK_BYTES
+        self._end += (last + 1) * Names.BLOCK_BYTES
 
     def at(self, offset_bytes: int) -> str:
         """The name at this offset; "" when there is none."""
-        number, begin = divmod(offset_bytes, _BLOCK_BYTES)
+        number, begin = divmod(offset_bytes, Names.BLOCK_BYTES)
         name = b""
         while len(name) < MAX_NAME_BYTES and number in self._blocks:
             text = zlib.decompress(self._blocks[number])
@@ -161,13 +162,12 @@ class SymbolTable:
     `addresses` need not be sorted; `name_offsets` are offsets in `names`. A size of 0 is unknown.
     """
 
-    __slots__ = ("_addresses", "_found", "_name_offsets", "_names", "_sizes")
+    __slots__ = ("_addresses", "_name_offsets", "_names", "_sizes")
 
     # Functions looked at before the nearest: aliases, and a function that lies inside another.
     _LOOK_BACK = 16
     # How far a function of unknown size (assembly) is believed to reach.
     _UNSIZED_BYTES = 4096
-    _KEPT_NAMES = 512
 
     def __init__(self, addresses: U64, sizes: U32, name_offsets: U32, names: Names) -> None:
         import numpy as np
@@ -177,7 +177,6 @@ class SymbolTable:
         self._sizes = sizes[order]
         self._name_offsets = name_offsets[order]
         self._names = names
-        self._found: dict[int, str] = {}
 
     def __len__(self) -> int:
         return len(self._addresses)
@@ -192,14 +191,8 @@ class SymbolTable:
         group = self._group(address)
         if not group:
             return None
-        start = int(self._addresses[group[0]])
-        name = self._found.get(start)
-        if name is None:
-            if len(self._found) >= self._KEPT_NAMES:
-                self._found.clear()
-            name = min((self._names.at(int(self._name_offsets[i])) for i in group), key=_plainness)
-            self._found[start] = name
-        return Symbol(name, start) if name else None
+        name = min((self._names.at(int(self._name_offsets[i])) for i in group), key=_plainness)
+        return Symbol(name, int(self._addresses[group[0]])) if name else None
 
     def _group(self, address: int) -> list[int]:
         """Indices of the innermost functions that hold the address; all have the same start."""
@@ -457,7 +450,7 @@ class _Functions:
             return
         self.count += len(functions)
         names = functions["name"].astype(np.uint32)
-        wanted.update(np.unique(names // _BLOCK_BYTES).tolist())
+        wanted.update(np.unique(names // Names.BLOCK_BYTES).tolist())
         self._parts.append(
             (
                 functions["value"].astype(np.uint64),
