@@ -37,7 +37,7 @@ MAX_NOTE_BYTES = 1 << 16
 MAX_SYMBOLS = 1 << 22
 """Symbols of any kind that are looked through."""
 MAX_FUNCTIONS = 300_000
-"""Functions kept, 16 bytes each; libtorch_cpu.so exports about 100,000."""
+"""Functions kept, 16 bytes each; LLVM has 150,000."""
 MAX_STRINGS_BYTES = 1 << 26
 MAX_PACKED_NAMES_BYTES = 4 << 20
 MAX_NAME_BYTES = 4096
@@ -159,7 +159,7 @@ class Names:
 class SymbolTable:
     """Functions by address: three numpy arrays and the names, 16 bytes per function and its packed name.
 
-    `addresses` need not be sorted; `name_offsets` are offsets in `names`. A size of 0 is unknown.
+    `addresses` are in rising order; `name_offsets` are offsets in `names`. A size of 0 is unknown.
     """
 
     __slots__ = ("_addresses", "_name_offsets", "_names", "_sizes")
@@ -170,12 +170,9 @@ class SymbolTable:
     _UNSIZED_BYTES = 4096
 
     def __init__(self, addresses: U64, sizes: U32, name_offsets: U32, names: Names) -> None:
-        import numpy as np
-
-        order = np.argsort(addresses, kind="stable")
-        self._addresses = addresses[order]
-        self._sizes = sizes[order]
-        self._name_offsets = name_offsets[order]
+        self._addresses = addresses
+        self._sizes = sizes
+        self._name_offsets = name_offsets
         self._names = names
 
     def __len__(self) -> int:
@@ -423,7 +420,9 @@ class _Functions:
 
     def __init__(self) -> None:
         self.count = 0
-        self._parts: list[tuple[U64, U32, U32]] = []
+        self._addresses: list[U64] = []
+        self._sizes: list[U32] = []
+        self._name_offsets: list[U32] = []
         self._names = Names()
 
     def add(self, image: _Image, layout: _Layout, kind: int, sections: list[_Section]) -> None:
@@ -451,23 +450,28 @@ class _Functions:
         self.count += len(functions)
         names = functions["name"].astype(np.uint32)
         wanted.update(np.unique(names // Names.BLOCK_BYTES).tolist())
-        self._parts.append(
-            (
-                functions["value"].astype(np.uint64),
-                np.minimum(functions["size"], 0xFFFFFFFF).astype(np.uint32),
-                names + np.uint32(base),
-            )
-        )
+        self._addresses.append(functions["value"].astype(np.uint64))
+        self._sizes.append(np.minimum(functions["size"], 0xFFFFFFFF).astype(np.uint32))
+        self._name_offsets.append(names + np.uint32(base))
 
     def table(self) -> SymbolTable:
+        """The table of all; empties this."""
         import numpy as np
 
-        parts, self._parts = self._parts, []
-        empty = (np.zeros(0, np.uint64), np.zeros(0, np.uint32), np.zeros(0, np.uint32))
-        addresses, sizes, offsets = zip(empty, *parts, strict=True)
-        return SymbolTable(
-            np.concatenate(addresses), np.concatenate(sizes), np.concatenate(offsets), self._names
-        )
+        if not self.count:
+            return SymbolTable(
+                np.zeros(0, np.uint64), np.zeros(0, np.uint32), np.zeros(0, np.uint32), self._names
+            )
+        # One column after the other, each dropped when done, to hold little at once.
+        addresses = np.concatenate(self._addresses)
+        self._addresses.clear()
+        order = np.argsort(addresses, kind="stable").astype(np.uint32)
+        addresses = addresses[order]
+        sizes = np.concatenate(self._sizes)[order]
+        self._sizes.clear()
+        name_offsets = np.concatenate(self._name_offsets)[order]
+        self._name_offsets.clear()
+        return SymbolTable(addresses, sizes, name_offsets, self._names)
 
 
 def _chunks(image: _Image, layout: _Layout, section: _Section) -> Iterator[npt.NDArray[Any]]:
