@@ -42,8 +42,8 @@ _KEPT_PLACES = 4096
 _MAPPINGS_PER_PROCESS = 4096
 _VDSO_BYTES = 1 << 16
 
-# A file is read again only after this many times as long as the last reading took: at most 5 % of a CPU
-# goes into addresses that lie nowhere, and frames of code without frame pointers do so all the time.
+# After reading a file in vain, it is read again only when this many times as long has passed: at most 5 %
+# of a CPU goes into addresses that lie nowhere, and stacks of code without frame pointers are full of them.
 _PATIENCE = 20
 
 _K = TypeVar("_K")
@@ -136,8 +136,7 @@ class Symbolizer:
         return process
 
     def _read_mappings(self, process: _Process) -> None:
-        with process.maps_pace:
-            mappings = _read_executable(process.pid, self._proc)
+        mappings = _read_executable(process.pid, self._proc)
         if mappings:  # a process that is exiting has none left
             process.renew(mappings)
             self._processes.put(process.pid, process, len(mappings) + 1)
@@ -146,8 +145,11 @@ class Symbolizer:
         """`inside` is an address of the instruction meant, `address` the one to be shown."""
         mapping = process.find(inside)
         if mapping is None and process.maps_pace.due:
-            self._read_mappings(process)
+            with process.maps_pace:
+                self._read_mappings(process)
             mapping = process.find(inside)
+            if mapping is not None:
+                process.maps_pace.forget()
         if mapping is None:
             return Frame(address, None, None, None)
         place = self._place(process, mapping, inside)
@@ -252,6 +254,10 @@ class _Pace:
     @property
     def due(self) -> bool:
         return time.monotonic_ns() >= self._next_ns
+
+    def forget(self) -> None:
+        """It was worth it: no need to wait."""
+        self._next_ns = 0
 
     def __enter__(self) -> None:
         self._began_ns = time.monotonic_ns()
