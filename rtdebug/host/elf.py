@@ -34,6 +34,7 @@ MAX_SEGMENTS = 1024
 MAX_SECTIONS = 1 << 14
 MAX_SECTION_NAMES_BYTES = 1 << 20
 MAX_NOTE_BYTES = 1 << 16
+MAX_BUILD_ID_BYTES = 64
 MAX_SYMBOLS = 1 << 22
 """Symbols of any kind that are looked through."""
 MAX_FUNCTIONS = 300_000
@@ -80,6 +81,11 @@ class Elf:
     segments: tuple[Segment, ...]
     build_id: bytes | None
     symbols: SymbolTable
+
+    @property
+    def size_bytes(self) -> int:
+        """Memory in use, about."""
+        return 2000 + 300 * len(self.segments) + self.symbols.size_bytes
 
     def address_of(self, offset_bytes: int) -> int | None:
         """Address of a byte of the file; None when it is not loaded. Executable segments come first."""
@@ -362,7 +368,7 @@ def _build_id(image: _Image, layout: _Layout, notes: list[tuple[int, int, int]])
             name_at = at + head.size
             text_at = name_at + _round_up(name_size, step)
             if kind == _NT_GNU_BUILD_ID and data[name_at : name_at + name_size] == b"GNU\0":
-                return data[text_at : text_at + text_size]
+                return data[text_at : text_at + min(text_size, MAX_BUILD_ID_BYTES)]
             at = text_at + _round_up(text_size, step)
     return None
 

@@ -37,9 +37,9 @@ __all__ = ["Frame", "Symbolizer", "parse_perf_map"]
 _MODULES_BYTES = 8 << 20
 _PERF_MAPS_BYTES = 4 << 20
 _PERF_MAP_READ_BYTES = 8 << 20
-_KEPT_MAPPINGS = 10_000
-_KEPT_PLACES = 4096
-_MAPPINGS_PER_PROCESS = 4096
+_PROCESSES_BYTES = 4 << 20
+_PROCESS_BYTES = 2 << 20
+_PLACES_BYTES = 2 << 20
 _VDSO_BYTES = 1 << 16
 
 # After reading a file in vain, it is read again only when this many times as long has passed: at most 5 %
@@ -89,10 +89,10 @@ class Symbolizer:
 
     def __init__(self, proc: Path = PROC) -> None:
         self._proc = proc
-        self._processes: _Lru[int, _Process] = _Lru(_KEPT_MAPPINGS)
+        self._processes: _Lru[int, _Process] = _Lru(_PROCESSES_BYTES)
         self._modules: _Lru[_ModuleKey, Elf | None] = _Lru(_MODULES_BYTES)
         self._perf_maps: _Lru[int, _PerfMap] = _Lru(_PERF_MAPS_BYTES)
-        self._places: _Lru[tuple[_ModuleKey, int], _Place] = _Lru(_KEPT_PLACES)
+        self._places: _Lru[tuple[_ModuleKey, int], _Place] = _Lru(_PLACES_BYTES)
 
     def symbolize(self, pid: int, ns_pid: int | None, addresses: Sequence[int]) -> list[Frame]:
         """The frames of a stack as the kernel takes it, innermost first.
@@ -113,7 +113,7 @@ class Symbolizer:
         parent = self._processes.get(parent_pid)
         if parent is not None:
             child = _Process(pid, None, parent.mappings, parent.starts, dict(parent.keys))
-            self._processes.put(pid, child, len(child.mappings) + 1)
+            self._processes.put(pid, child, child.size_bytes)
         perf_map = self._perf_maps.get(parent_pid)
         if perf_map is not None:
             self._perf_maps.put(pid, perf_map, perf_map.symbols.size_bytes)
@@ -139,7 +139,7 @@ class Symbolizer:
         mappings = _read_executable(process.pid, self._proc)
         if mappings:  # a process that is exiting has none left
             process.renew(mappings)
-            self._processes.put(process.pid, process, len(mappings) + 1)
+            self._processes.put(process.pid, process, process.size_bytes)
 
     def _frame(self, process: _Process, ns_pid: int | None, address: int, inside: int) -> Frame:
         """`inside` is an address of the instruction meant, `address` the one to be shown."""
@@ -176,7 +176,7 @@ class Symbolizer:
             if elf is None or address is None:
                 return None
             place = _Place(address, elf.symbols.find(address))
-            self._places.put((key, offset_bytes), place, 1)
+            self._places.put((key, offset_bytes), place, place.size_bytes)
         return place
 
     def _module(self, process: _Process, mapping: Mapping, key: _ModuleKey) -> tuple[_ModuleKey, Elf | None]:
@@ -190,7 +190,7 @@ class Symbolizer:
             try:
                 if key not in self._modules:
                     elf = _read_module(source)
-                    self._modules.put(key, elf, 2000 + (elf.symbols.size_bytes if elf else 0))
+                    self._modules.put(key, elf, elf.size_bytes if elf else 200)
             finally:
                 if isinstance(source, int):
                     os.close(source)
@@ -229,6 +229,10 @@ class _Place:
 
     address: int
     symbol: Symbol | None
+
+    @property
+    def size_bytes(self) -> int:
+        return 400 + (2 * len(self.symbol.name) if self.symbol else 0)
 
 
 def _frame_at(place: _Place, address: int, after: int, module: str) -> Frame:
@@ -281,6 +285,10 @@ class _Process:
     maps_pace: _Pace = field(default_factory=_Pace)
     perf_map_pace: _Pace = field(default_factory=_Pace)
 
+    @property
+    def size_bytes(self) -> int:
+        return 1000 + sum(_size_bytes(mapping) for mapping in self.mappings)
+
     def renew(self, mappings: list[Mapping]) -> None:
         self.mappings = mappings
         self.starts = [mapping.start for mapping in mappings]
@@ -293,6 +301,11 @@ class _Process:
         index = bisect_right(self.starts, address) - 1
         found = index >= 0 and address < self.mappings[index].end
         return self.mappings[index] if found else None
+
+
+def _size_bytes(mapping: Mapping) -> int:
+    """With its place in a _Process, about."""
+    return 500 + 2 * len(mapping.path)
 
 
 class _Lru(Generic[_K, _V]):
@@ -339,12 +352,19 @@ def _read_start_ticks(process: Path) -> int | None:
 
 
 def _read_executable(pid: int, proc: Path) -> list[Mapping]:
+    """The executable mappings, from the lowest address up to a limit of memory; none if it is gone."""
+    mappings: list[Mapping] = []
+    room_bytes = _PROCESS_BYTES
     try:
         with open_maps(pid, proc) as lines:
-            executable = (line for line in lines if "x" in line.split(" ", 2)[1])
-            return list(islice(iter_mappings(executable), _MAPPINGS_PER_PROCESS))
+            for mapping in iter_mappings(line for line in lines if "x" in line.split(" ", 2)[1]):
+                room_bytes -= _size_bytes(mapping)
+                if room_bytes < 0:
+                    break
+                mappings.append(mapping)
     except (OSError, RtdebugError):
         return []
+    return mappings
 
 
 def _open_module(pid: int, mapping: Mapping, proc: Path) -> tuple[_ModuleKey, int | bytes] | None:

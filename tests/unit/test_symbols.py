@@ -232,6 +232,17 @@ def test_no_descriptor_is_kept(process, symbolizer):
     assert len(list(Path("/proc/self/fd").iterdir())) == before
 
 
+def test_a_process_of_very_many_mappings_is_bounded(process, symbolizer):
+    name = "/x" * 1000
+    many = [
+        f"{GAP + i * 0x2000:x}-{GAP + i * 0x2000 + 0x1000:x} r-xp 0 08:01 9 {name}{i}" for i in range(3000)
+    ]
+    (process.folder / "maps").write_text("\n".join(many) + "\n")
+    assert text_of(symbolizer, GAP + 0x10).endswith("x0+0x10)")
+    assert text_of(symbolizer, GAP + 2999 * 0x2000).startswith("[unknown] (0x")
+    assert len(symbols._read_executable(PID, symbolizer._proc)) * 4000 < 2 << 20
+
+
 def test_lru_keeps_the_used_and_stays_below_its_limit():
     lru: symbols._Lru[str, int] = symbols._Lru(10)
     lru.put("a", 1, 4)
