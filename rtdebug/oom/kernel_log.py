@@ -171,8 +171,14 @@ class OomLogReader:
 
     def peek(self, *pids: int) -> OomRecord | None:
         """The kill of one of `pids` as far as it is known, if it is not over yet."""
-        episode = self._newest(None, lambda episode: any(pid in episode.victims for pid in pids))
-        return episode.record() if episode else None
+        found = (e.record() for e in reversed(self._open) if not e.victims.keys().isdisjoint(pids))
+        return next(found, None)
+
+    @property
+    def due_ns(self) -> int | None:
+        """When the first of the kills whose outcome is known will be over, if no more lines come."""
+        due = [e.touched_ns + self._linger_ns for e in self._open if e.over and e.touched_ns is not None]
+        return min(due, default=None)
 
     def _take(self, line: LogLine) -> None:
         message = line.message
