@@ -1,4 +1,4 @@
-"""MemoryHistory: the last minutes of one cgroup's memory, small enough to keep for every container of a host."""
+"""MemoryHistory: the last minutes of one cgroup's memory, small enough to keep for every container."""
 
 from __future__ import annotations
 

@@ -171,8 +171,11 @@ class OomLogReader:
 
     def peek(self, *pids: int) -> OomRecord | None:
         """The kill of one of `pids` as far as it is known, if it is not over yet."""
-        found = (e.record() for e in reversed(self._open) if not e.victims.keys().isdisjoint(pids))
-        return next(found, None)
+        for episode in reversed(self._open):
+            chosen = {episode.chosen.pid} if episode.chosen else set()
+            if not (episode.victims.keys() | chosen).isdisjoint(pids):
+                return replace(episode.record(), cut=True)
+        return None
 
     @property
     def due_ns(self) -> int | None:

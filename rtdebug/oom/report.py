@@ -1,4 +1,4 @@
-"""OomReport: one OOM kill, joined from the kernel's tracepoint, its log and the cgroup's files (DESIGN D9)."""
+"""OomReport: one OOM kill, joined from the kernel's tracepoint, its log and the cgroup's files."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ LimitOwner = Literal["container", "below", "above", "elsewhere"]
 T = TypeVar("T")
 
 _NEAR_BYTES = 256 * 1024
-"""mm/memcontrol.c charges in batches of MEMCG_CHARGE_BATCH (64) pages: a full cgroup may be that far below."""
+"""mm/memcontrol.c charges in batches of MEMCG_CHARGE_BATCH (64) pages: a full cgroup may be so far below."""
 _NEAR_SHARE = 128
 _NOT_OF_THE_EVENT = frozenset({"time_ns", "pid", "tid", "ns_pid", "comm", "container", "cgroup"})
 
@@ -191,7 +191,7 @@ class _Limit:
 
 
 def _limit(kill: OomKill, log: OomRecord | None) -> _Limit:
-    """Which limit was hit: as the log says, else as the probe says, else the full one on the victim's path."""
+    """Which limit was hit: as the log says, else as the probe says, else the full one above the victim."""
     if log and log.constraint == "memcg" and log.oom_memcg is not None:
         level = next((level for level in kill.levels if level.cgroup == log.oom_memcg), None)
         kind = log.limiting_counter
