@@ -51,16 +51,18 @@ def list_containers(
 ) -> Inventory:
     """Find the containers of every runtime, each once.
 
-    `runc_roots` are further `--root` folders of runc or crun. `ask` says which daemons are asked for names and
-    for stopped containers; all questions together take at most about two seconds. Raises HostUnable if there is
-    no memory controller, UsageProblem if one of `runc_roots` does not exist.
+    `runc_roots` are further `--root` folders of runc or crun. `ask` says which daemons are asked for names
+    and for stopped containers; all questions together take at most about two seconds. Raises HostUnable if
+    there is no memory controller, UsageProblem if one of `runc_roots` does not exist.
     """
     host = host or HostRoots()
     hierarchy = find_memory_hierarchy(host.proc)
     daemons = find_daemons(host.proc)
     extra_roots = tuple(map(_existing, runc_roots))
     roots = runc.find_roots(extra_roots, daemons, host)
-    lists = {f"runc root {root.path}": partial(runc.list_root, root, host.proc) for root in roots}
+    lists: dict[str, Callable[[], Answer]] = {
+        f"runc root {root.path}": partial(runc.list_root, root, host.proc) for root in roots
+    }
     answers, notes = ask_all({**lists, **_naming_questions(daemons, host, ask)})
 
     started = [
@@ -68,7 +70,10 @@ def list_containers(
     ]
     live = [*started, *_seen_only_in_cgroups(hierarchy, started, host.proc)]
     named = [container for name, answer in answers.items() if name not in lists for container in answer]
-    merged = merge(live, [*podman.named_by_conmon(daemons), *named])
+    live = list(
+        merge(live, tuple(podman.named_by_conmon(daemons)))[: len(live)]
+    )  # conmon alone proves nothing
+    merged = merge(live, named)
     running_first = sorted(merged, key=lambda container: not container.is_running)
     return Inventory(tuple(running_first), tuple(notes), hierarchy, host)
 
@@ -92,8 +97,8 @@ def merge(live: Sequence[Container], named: Sequence[Container]) -> tuple[Contai
 def container_cgroup(pid: int, container_id: str, hierarchy: MemoryHierarchy, proc: Path) -> str | None:
     """The memory cgroup of the container whose init process is `pid`; None if it has exited.
 
-    Init may have moved to a cgroup below the container's (systemd does: init.scope). The container's is the one
-    named after it, else the one that it sees mounted as its /sys/fs/cgroup, else that of init.
+    Init may have moved to a cgroup below the container's (systemd does: init.scope). The container's is the
+    one named after it, else the one that it sees mounted as its /sys/fs/cgroup, else that of init.
     """
     cgroup = memory_cgroup_of(pid, proc, hierarchy)
     if cgroup is None:
@@ -136,18 +141,16 @@ def _with_cgroup(container: Container, hierarchy: MemoryHierarchy, proc: Path) -
 
 def _mounted_inside(pid: int, cgroup: str, proc: Path) -> Iterator[str]:
     for mount in read_mountinfo(pid, proc):
-        is_cgroupfs = mount.fstype == "cgroup2" or (
-            mount.fstype == "cgroup" and "memory" in mount.super_options
-        )
-        if is_cgroupfs and mount.mount_point.startswith("/sys/fs/cgroup"):
-            if mount.root != "/" and is_within(cgroup, mount.root):
-                yield mount.root
+        has_memory = mount.fstype == "cgroup2" or "memory" in mount.super_options
+        is_its_own = mount.fstype.startswith("cgroup") and mount.mount_point.startswith("/sys/fs/cgroup")
+        if has_memory and is_its_own and mount.root != "/" and is_within(cgroup, mount.root):
+            yield mount.root
 
 
 def _seen_only_in_cgroups(
     hierarchy: MemoryHierarchy, known: Sequence[Container], proc: Path
 ) -> Iterator[Container]:
-    """Containers that no runc root holds: LXC, other OCI runtimes, nested ones, or those we may not ask about.
+    """Containers that no runc root holds: LXC, other OCI runtimes, nested ones; all, if we may not read roots.
 
     An id that is known already is left out: a container can give a cgroup of its own any name.
     """
@@ -201,9 +204,9 @@ def _completed(live: Container, named: Container) -> Container:
 
 
 def _each_once(named: Sequence[Container]) -> Iterator[Container]:
-    """Two answers about one container are one; conmon alone proves nothing: it outlives its container."""
+    """Two answers about one container are one: podman may also serve docker's socket."""
     by_key: dict[tuple[str, str | None], Container] = {}
     for container in named:
         key = (container.id, container.namespace)
-        by_key[key] = _completed(container, by_key[key]) if key in by_key else container
+        by_key[key] = _completed(by_key[key], container) if key in by_key else container
     yield from by_key.values()
