@@ -103,6 +103,8 @@ struct process_event {
 	__u32 uid;   
 	__u32 compat;                /* 1: a 32-bit program on a 64-bit kernel; its calls are not decoded */
 	__s32 exit_code;             /* exit: as wait(2) gives it */
+	__u32 cmdline_bytes;         /* exec: how much of cmdline[] is filled */
+	__u32 padding;
 	char cmdline[CMDLINE_LEN];   /* exec: arguments, NUL between them */
 };
 

@@ -1,0 +1,91 @@
+/* SPDX-License-Identifier: GPL-2.0-or-later */
+/* OOM kills: the victim and every cgroup from it up to the root, read while the victim still has its memory. */
+
+#define UNKNOWN_CONSTRAINT 0xffff
+
+static __always_inline u64 css_memcg_id(struct cgroup_subsys_state *css)
+{
+	struct cgroup *cgroup = KREAD(css, cgroup);
+	struct kernfs_node *node = KREAD(cgroup, kn);
+
+	return KREAD(node, id);
+}
+
+static __always_inline void fill_levels(struct oom_event *e, struct task_struct *victim)
+{
+	struct css_set *set = KREAD(victim, cgroups);
+	struct cgroup_subsys_state *css = KREAD(set, subsys[memory_cgrp_id]);
+
+	e->memcg_id = css_memcg_id(css);
+#pragma unroll
+	for (int i = 0; i < MEMCG_LEVELS; i++) {
+		struct mem_cgroup *memcg = CONTAINER_OF(css, struct mem_cgroup, css);
+		struct memcg_level *level = &e->memcg[i];
+
+		level->memcg_id = level->usage_pages = level->limit_pages = level->failcnt = 0;
+		if (!css)
+			continue;
+		level->memcg_id = css_memcg_id(css);
+		level->usage_pages = KREAD(memcg, memory.usage.counter);
+		level->limit_pages = KREAD(memcg, memory.max);
+		level->failcnt = KREAD(memcg, memory.failcnt);
+		e->oom_group |= KREAD(memcg, oom_group);
+		e->levels = i + 1;
+		css = KREAD(css, parent);
+	}
+}
+
+/* mark_victim(task, uid); before commit 72ba14deb40a ("mm: update mark_victim tracepoints fields"), in v6.9,
+ * mark_victim(pid): then the victim is known only when it is the current process */
+int on_mark_victim(u64 *ctx)
+{
+	struct task_struct *current_task = (struct task_struct *)bpf_get_current_task();
+	struct config *cfg = get_config();
+	struct task_struct *victim;
+	struct signal_struct *signal;
+	const struct cred *cred;
+	struct mm_struct *mm;
+	struct oom_event *e;
+
+	if (!cfg)
+		return 0;
+#ifdef HAS_TASK_ARG_mark_victim
+	victim = (struct task_struct *)ctx[0];
+#else
+	victim = KREAD(current_task, pid) == (int)ctx[0] ? current_task : NULL;
+#endif
+	if (!cfg->all && victim && !traced_state(KREAD(victim, tgid)))
+		return 0;
+	e = reserve_event(EVENT_OOM_KILL);
+	if (!e)
+		return 0;
+	__builtin_memset(e, 0, __builtin_offsetof(struct oom_event, memcg));
+	e->constraint = UNKNOWN_CONSTRAINT;
+	e->order = -1;
+	if (victim) {
+		fill_header_of(&e->header, EVENT_OOM_KILL, victim);
+		mm = KREAD(victim, mm);
+		signal = KREAD(victim, signal);
+		cred = KREAD(victim, real_cred);
+		e->total_vm_pages = KREAD(mm, total_vm);
+		e->uid = KREAD(cred, uid.val);
+		e->anon_pages = rss_pages(mm, COUNTER_ANON);
+		e->file_pages = rss_pages(mm, COUNTER_FILE);
+		e->shmem_pages = rss_pages(mm, COUNTER_SHMEM);
+		e->swap_pages = rss_pages(mm, COUNTER_SWAP);
+		e->page_table_bytes = KREAD(mm, pgtables_bytes.counter);
+		e->oom_score_adj = KREAD(signal, oom_score_adj);
+		fill_levels(e, victim);
+	} else {
+		fill_header(&e->header, EVENT_OOM_KILL);
+		e->header.pid = e->header.tid = (u32)ctx[0];
+		e->header.ns_pid = 0;
+		e->header.comm[0] = 0;
+	}
+	e->trigger_pid = KREAD(current_task, tgid);
+	e->trigger_tid = KREAD(current_task, pid);
+	bpf_get_current_comm(e->trigger_comm, sizeof(e->trigger_comm));
+	/* the container may be gone in a millisecond: wake the reader now */
+	events.ringbuf_submit(e, BPF_RB_FORCE_WAKEUP);
+	return 0;
+}

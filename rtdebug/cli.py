@@ -1,0 +1,191 @@
+"""The `rtdebug` command: finds the subcommand, and turns what it raises into a message and an exit status.
+
+Subcommands are loaded when they are called, so that `rtdebug --help` answers at once. `main` is the only
+place that prints errors or exits.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import difflib
+import importlib
+import os
+import select
+import sys
+from collections.abc import Sequence
+from typing import NoReturn
+
+import click
+
+from rtdebug import __version__
+from rtdebug.errors import RtdebugError
+from rtdebug.render.escape import escape
+
+COMMANDS = (
+    ("trace", "Show what a container does to its memory, live."),
+    ("report", "Show a recording of a trace; needs no root."),
+    ("ps", "List running containers with their memory and /dev/shm."),
+    ("doctor", "Check what this host can do, and how to get the rest."),
+    ("completion", "Print the completion script for a shell."),
+)
+"""Name of each command, which is also its module in rtdebug/commands, and what it is for in one line."""
+
+COMPLETE_VARIABLE = "_RTDEBUG_COMPLETE"
+_INTERRUPTED = 130  # 128 + SIGINT, as a shell says it
+_BUG_HINT = (
+    "this is a bug in rtdebug: please report it with the command line and what RTDEBUG_TRACEBACK=1 shows"
+)
+
+
+class LazyGroup(click.Group):
+    """A group whose commands are modules of rtdebug/commands, imported when they are called."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """The names, in the order of COMMANDS."""
+        return [name for name, _ in COMMANDS]
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Import the command; None if there is none of that name."""
+        if cmd_name not in dict(COMMANDS):
+            return None
+        command = importlib.import_module(f"rtdebug.commands.{cmd_name}").command
+        assert isinstance(command, click.Command)
+        return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """As click does it, with a guess at what an unknown command was meant to be."""
+        name = args[0]
+        if name not in dict(COMMANDS) and not name.startswith("-"):
+            close = difflib.get_close_matches(name, self.list_commands(ctx), n=1, cutoff=0.5)
+            guess = f", did you mean '{close[0]}'?" if close else ""
+            raise click.UsageError(f"no command '{name}'{guess}", ctx)
+        return super().resolve_command(ctx, args)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """List the commands without importing them."""
+        with formatter.section("Commands"):
+            formatter.write_dl(COMMANDS)
+
+
+@click.command(
+    cls=LazyGroup,
+    invoke_without_command=True,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+    epilog="Every command explains itself: rtdebug COMMAND --help",
+)
+@click.version_option(__version__, prog_name="rtdebug", message="%(prog)s %(version)s")
+@click.pass_context
+def cli(ctx: click.Context) -> None:
+    """Find out what happened to a container's memory: with eBPF, without kernel headers."""
+    if ctx.invoked_subcommand is None:
+        click.echo(ctx.get_help(), err=True)
+        ctx.exit(click.UsageError.exit_code)
+
+
+def main() -> NoReturn:
+    """Run the command line of this process and exit with its status."""
+    sys.exit(run(sys.argv[1:]))
+
+
+def run(args: Sequence[str]) -> int:
+    """Run one command line; print what goes wrong, and give the exit status of the contract.
+
+    0 done, 1 failed while running, 2 wrong usage, 3 this host cannot do it, 4 no such container, 130
+    interrupted. A reader of standard output that went away is no error: 0.
+    """
+    _make_output_safe()
+    try:
+        code = _invoke(list(args))
+        _flush()
+    except click.ClickException as error:
+        ctx = error.ctx if isinstance(error, click.UsageError) else None
+        _complain(error.format_message(), f"see '{ctx.command_path} --help'" if ctx else "")
+        return error.exit_code
+    except RtdebugError as error:
+        _complain(error.message, error.hint)
+        return error.exit_code
+    except (KeyboardInterrupt, click.Abort):
+        return _INTERRUPTED
+    except BrokenPipeError as error:
+        if not _reader_is_gone():
+            return _internal_error(error)
+        _discard_output()
+        return 0
+    except Exception as error:  # the last resort: whatever it is, it is a bug
+        return _internal_error(error)
+    return code
+
+
+def _invoke(args: list[str]) -> int:
+    if instruction := os.environ.get(COMPLETE_VARIABLE):
+        from click.shell_completion import shell_complete
+
+        return shell_complete(cli, {}, "rtdebug", COMPLETE_VARIABLE, instruction)
+    # not cli.main(): that would print errors of its own and make a broken pipe exit status 1
+    try:
+        with cli.make_context("rtdebug", args) as ctx:
+            cli.invoke(ctx)
+    except click.exceptions.Exit as stop:
+        return stop.exit_code
+    return 0
+
+
+def _make_output_safe() -> None:
+    """What the terminal's encoding lacks comes out as `\\u2026`, never as an exception or raw bytes."""
+    for stream in (sys.stdout, sys.stderr):
+        reconfigure = getattr(stream, "reconfigure", None)
+        if reconfigure is not None:
+            reconfigure(errors="backslashreplace")
+
+
+def _flush() -> None:
+    try:
+        if sys.stdout is not None:
+            sys.stdout.flush()
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        _discard_output()
+        raise RtdebugError(
+            f"cannot write to standard output: {error.strerror}", "some of the output is missing"
+        ) from error
+
+
+def _reader_is_gone() -> bool:
+    """Is it standard output that broke, and not some other pipe or socket?"""
+    try:
+        poll = select.poll()
+        poll.register(sys.stdout.fileno(), 0)
+        return any(events & (select.POLLERR | select.POLLHUP) for _, events in poll.poll(0))
+    except (OSError, ValueError, AttributeError):
+        return False
+
+
+def _discard_output() -> None:
+    """Else Python flushes standard output once more at its end, and complains."""
+    with contextlib.suppress(OSError, ValueError, AttributeError):
+        null = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(null, sys.stdout.fileno())
+        os.close(null)
+
+
+def _complain(message: str, hint: str = "") -> None:
+    """`rtdebug: message`, and the hint below it, each of its lines escaped."""
+    first, *rest = [escape(line) for line in hint.splitlines()] or [""]
+    lines = [f"rtdebug: {escape(message)}"]
+    if hint:
+        lines += [f"hint: {first}", *(f"      {line}" for line in rest)]
+    with contextlib.suppress(OSError):
+        print("\n".join(lines), file=sys.stderr, flush=True)
+
+
+def _internal_error(error: Exception) -> int:
+    if os.environ.get("RTDEBUG_TRACEBACK"):
+        import traceback
+
+        for line in "".join(traceback.format_exception(error)).splitlines():
+            print(escape(line), file=sys.stderr)
+    _complain(f"internal error: {type(error).__name__}: {error}", _BUG_HINT)
+    return RtdebugError.exit_code

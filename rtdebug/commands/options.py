@@ -1,0 +1,131 @@
+"""Options and arguments that commands share, so that the same thing has the same name everywhere."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+from click.shell_completion import CompletionItem
+
+EVENTS = (
+    "mmap",
+    "munmap",
+    "mremap",
+    "brk",
+    "madvise",
+    "process_madvise",
+    "shm_open",
+    "shm_unlink",
+    "ftruncate",
+    "shmget",
+    "shmat",
+    "shmdt",
+    "shmctl",
+    "memfd_create",
+    "shm_full",
+    "sigbus",
+    "oom_kill",
+)
+"""What `--event` takes: the names of bpf/events.h, in its order."""
+
+Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
+
+_SIZE_UNITS = {"": 1, "k": 2**10, "m": 2**20, "g": 2**30, "t": 2**40}
+_SECONDS = {"": 1.0, "ms": 0.001, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
+
+
+def size(text: str) -> int:
+    """Type of an option: bytes, from 65536, 64k, 64KiB, 1.5M, 2GiB; units are powers of 1024."""
+    match = re.fullmatch(r"(\d+(?:\.\d+)?) ?([kmgt]?)(?:i?b)?", text.strip().lower(), re.ASCII)
+    if not match:
+        raise click.BadParameter(f"'{text}' is no size: give bytes, or a number with k, M, G or T")
+    return int(float(match[1]) * _SIZE_UNITS[match[2]])
+
+
+def duration(text: str) -> float:
+    """Type of an option: seconds, more than 0, from 30, 30s, 500ms, 5m, 2h, 1d."""
+    match = re.fullmatch(r"(\d+(?:\.\d+)?) ?([a-z]*)", text.strip().lower(), re.ASCII)
+    if not match or match[2] not in _SECONDS or not float(match[1]):
+        raise click.BadParameter(f"'{text}' is no duration: give 30, 30s, 500ms, 5m, 2h or 1d")
+    return float(match[1]) * _SECONDS[match[2]]
+
+
+def output_option(*forms: str) -> Decorator:
+    """`-o table|json`; `forms` are those the command has, the default first."""
+    choice = click.Choice(forms or ("table", "json"))
+    return click.option(
+        "-o",
+        "--output",
+        type=choice,
+        default=choice.choices[0],
+        show_default=True,
+        help="Form of the output.",
+    )
+
+
+def event_option() -> Decorator:
+    """`--event NAME`, repeatable: a tuple, empty for all."""
+    return click.option(
+        "--event",
+        "events",
+        type=click.Choice(EVENTS),
+        multiple=True,
+        metavar="NAME",
+        help="Only this kind of event; may be given several times. One of: " + ", ".join(EVENTS) + ".",
+    )
+
+
+def pid_option() -> Decorator:
+    """`--pid PID`, as the host numbers it."""
+    return click.option(
+        "--pid", type=click.IntRange(min=1), help="Only this process, by its pid on the host."
+    )
+
+
+def runc_root_option() -> Decorator:
+    """`--runc-root DIR`, repeatable: a tuple of paths."""
+    return click.option(
+        "--runc-root",
+        "runc_roots",
+        type=click.Path(file_okay=False, path_type=Path),
+        multiple=True,
+        metavar="DIR",
+        help="One more --root of runc or crun to look for containers in.",
+    )
+
+
+def target_argument(required: bool = True) -> Decorator:
+    """TARGET: a container by any name its owner knows it by; the shell completes running ones."""
+    return click.argument("target", required=required, shell_complete=complete_container)
+
+
+def complete_container(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """Names and short ids of running containers that begin with `incomplete`.
+
+    A shell that completes must never show an error, so none is raised here.
+    """
+    try:
+        from rtdebug.containers.resolve import list_containers
+
+        containers = list_containers().containers
+    except Exception:  # whatever it is: no completion
+        return []
+    return _matching(
+        [(container.name, container.id, container.runtime) for container in containers], incomplete
+    )
+
+
+def _matching(
+    containers: Sequence[tuple[str | None, str, str | None]], incomplete: str
+) -> list[CompletionItem]:
+    """Names first; ids only where somebody begins to type one. Nothing a shell could trip over (D13)."""
+    items = [
+        CompletionItem(label, help=runtime)
+        for name, full_id, runtime in containers
+        for label in (name or full_id[:12], full_id[:12] if incomplete else None)
+        if label and label.startswith(incomplete) and re.fullmatch(r"[\w./@-]+", label, re.ASCII)
+    ]
+    return list({item.value: item for item in items}.values())

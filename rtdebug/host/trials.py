@@ -1,0 +1,175 @@
+"""What this kernel really lets us do, found out by doing it once with the smallest program there is.
+
+Kernel versions and configurations lie (lockdown, seccomp, microVMs, backports), so each attach kind is tried.
+Everything made here is closed again before the function returns. Each raises RtdebugError where it fails.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import fcntl
+import os
+import platform
+import resource
+import struct
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from rtdebug.errors import HostUnable, RtdebugError
+from rtdebug.host import bpf
+
+# Instructions: include/uapi/linux/bpf.h, struct bpf_insn {code, dst:4|src:4, off, imm}
+_RETURN_0 = struct.pack("=BBhi", 0xB7, 0, 0, 0) + struct.pack("=BBhi", 0x95, 0, 0, 0)
+_READ_KERNEL = (
+    struct.pack("=BBhi", 0xBF, 0xA1, 0, 0)  # r1 = r10
+    + struct.pack("=BBhi", 0x07, 1, 0, -8)  # r1 += -8
+    + struct.pack("=BBhi", 0xB7, 2, 0, 8)  # r2 = 8
+    + struct.pack("=BBhi", 0xB7, 3, 0, 0)  # r3 = 0
+    + struct.pack("=BBhi", 0x85, 0, 0, 113)  # call bpf_probe_read_kernel
+    + _RETURN_0
+)
+_PERF_EVENT_OPEN = {"x86_64": 298, "aarch64": 241, "riscv64": 241, "s390x": 331, "ppc64le": 319}
+_PERF_FLAG_FD_CLOEXEC = 8
+_LIBBPF = "libbpf.so.1"
+
+
+def try_ring_buffer() -> None:
+    """Create a ring buffer map (Linux 5.8)."""
+    os.close(bpf.create_map(bpf.MAP_TYPE_RINGBUF, 0, 0, resource.getpagesize(), 0, "try_ring"))
+
+
+def try_kernel_read() -> None:
+    """Load a program that reads kernel memory: lockdown=confidentiality forbids it."""
+    os.close(bpf.load_program(bpf.PROG_TYPE_RAW_TRACEPOINT, _READ_KERNEL, "try_read"))
+
+
+def try_raw_tracepoint(name: str) -> None:
+    """Attach to a raw tracepoint by its name (Linux 4.17)."""
+    with _program(bpf.PROG_TYPE_RAW_TRACEPOINT) as program:
+        os.close(bpf.open_raw_tracepoint(program, name))
+
+
+def try_typed_raw_tracepoint(name: str) -> None:
+    """Attach to a raw tracepoint with its argument types out of BTF (Linux 5.5)."""
+    _try_tracing(name, bpf.ATTACH_TRACE_RAW_TP)
+
+
+def try_fentry(function: str) -> None:
+    """Attach to the entry of a kernel function (Linux 5.5, and a trampoline for the architecture)."""
+    _try_tracing(function, bpf.ATTACH_TRACE_FENTRY)
+
+
+def try_kprobe(function: str, sys: Path = Path("/sys")) -> None:
+    """Attach to the entry of a kernel function by a breakpoint."""
+    name = ctypes.create_string_buffer(function.encode())
+    _try_probe("kprobe", ctypes.addressof(name), 0, pid=-1, cpu=0, sys=sys)
+
+
+def try_uprobe(sys: Path = Path("/sys")) -> None:
+    """Attach to a function of this process's own libc, one that is never called."""
+    path, offset = _place_of_abort()
+    name = ctypes.create_string_buffer(os.fsencode(path))
+    _try_probe("uprobe", ctypes.addressof(name), offset, pid=0, cpu=-1, sys=sys)
+
+
+def memlock_is_charged() -> bool:
+    """Does BPF memory count against RLIMIT_MEMLOCK, as it did before Linux 5.11?"""
+    soft, hard = resource.getrlimit(resource.RLIMIT_MEMLOCK)
+    resource.setrlimit(resource.RLIMIT_MEMLOCK, (0, hard))
+    try:
+        os.close(bpf.create_map(bpf.MAP_TYPE_ARRAY, 4, 8, 1, 0, "try_memlock"))
+    except bpf.BpfError as error:
+        if error.number == errno.EPERM:
+            return True
+        raise
+    finally:
+        resource.setrlimit(resource.RLIMIT_MEMLOCK, (soft, hard))
+    return False
+
+
+def libbpf_version() -> str:
+    """Version of the libbpf.so.1 that the loader of this system finds. Raises HostUnable."""
+    version = _libbpf().libbpf_version_string
+    version.restype = ctypes.c_char_p
+    return str(version().decode().removeprefix("v"))
+
+
+def mount_tracefs(sys: Path = Path("/sys")) -> Path:
+    """Mount tracefs where it belongs, and return where that is. It stays mounted. Raises HostUnable."""
+    target = sys / "kernel/tracing"
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.mount(b"tracefs", os.fsencode(target), b"tracefs", 0, None) < 0:
+        reason = os.strerror(ctypes.get_errno())
+        raise HostUnable(f"cannot mount tracefs on {target}: {reason}", "mounting needs CAP_SYS_ADMIN: run as root")
+    return target
+
+
+@contextmanager
+def _program(kind: int, attach_type: int = 0, btf_id: int = 0) -> Iterator[int]:
+    fd = bpf.load_program(kind, _RETURN_0, "try", attach_type=attach_type, btf_id=btf_id)
+    try:
+        yield fd
+    finally:
+        os.close(fd)
+
+
+def _try_tracing(name: str, attach_type: int) -> None:
+    found = _libbpf().libbpf_find_vmlinux_btf_id(name.encode(), attach_type)
+    if found <= 0:
+        raise RtdebugError(f"the kernel's BTF does not name {name}")
+    with _program(bpf.PROG_TYPE_TRACING, attach_type, found) as program:
+        os.close(bpf.open_raw_tracepoint(program, None))
+
+
+def _libbpf() -> ctypes.CDLL:
+    try:
+        library = ctypes.CDLL(_LIBBPF)
+    except OSError as error:
+        raise HostUnable(f"{_LIBBPF} cannot be loaded", "apt-get install libbpf1") from error
+    library.libbpf_set_print(None)  # it would write to our standard error
+    return library
+
+
+def _try_probe(kind: str, config1: int, config2: int, *, pid: int, cpu: int, sys: Path) -> None:
+    """perf_event_open(2) with the PMU `kprobe` or `uprobe` (Linux 4.17), and a program on it."""
+    try:
+        pmu = int((sys / f"bus/event_source/devices/{kind}/type").read_text())
+    except OSError as error:
+        raise RtdebugError(f"this kernel has no {kind}s") from error
+    with _program(bpf.PROG_TYPE_KPROBE) as program:
+        event = _perf_event_open(struct.pack("=II5QIIQQ", pmu, 72, *(0,) * 7, config1, config2), pid, cpu)
+        try:
+            fcntl.ioctl(event, _perf_event_ioc_set_bpf(), program)
+        except OSError as error:
+            raise bpf.BpfError(f"cannot put a program on a {kind}", error.errno or 0) from error
+        finally:
+            os.close(event)
+
+
+def _perf_event_open(attributes: bytes, pid: int, cpu: int) -> int:
+    number = _PERF_EVENT_OPEN.get(platform.machine())
+    if number is None:
+        raise HostUnable(f"rtdebug does not know perf_event_open of {platform.machine()}")
+    libc = ctypes.CDLL(None, use_errno=True)
+    fd = int(libc.syscall(number, attributes, pid, cpu, -1, _PERF_FLAG_FD_CLOEXEC))
+    if fd < 0:
+        raise bpf.BpfError("perf_event_open fails", ctypes.get_errno())
+    return fd
+
+
+def _perf_event_ioc_set_bpf() -> int:
+    """_IOW('$', 8, __u32); PowerPC has the direction in other bits."""
+    return 0x80042408 if platform.machine().startswith("ppc") else 0x40042408
+
+
+def _place_of_abort() -> tuple[str, int]:
+    """File and offset of libc's abort(): where the dynamic linker put it says /proc/self/maps."""
+    address = ctypes.cast(ctypes.CDLL(None).abort, ctypes.c_void_p).value or 0
+    for line in Path("/proc/self/maps").read_text(errors="surrogateescape").splitlines():
+        span, _perms, offset, _device, _inode, *path = line.split(maxsplit=5)
+        start, end = (int(edge, 16) for edge in span.split("-"))
+        if start <= address < end and path:
+            return path[0], address - start + int(offset, 16)
+    raise RtdebugError("libc is not a mapped file of this process")
