@@ -6,23 +6,12 @@ from pathlib import Path
 
 import click
 
+from rtdebug.commands.options import output_option, runc_root_option
+
 
 @click.command("ps")
-@click.option(
-    "-o",
-    "--output",
-    type=click.Choice(["table", "json"]),
-    default="table",
-    help="A table for people (default), or one JSON document.",
-)
-@click.option(
-    "--runc-root",
-    "runc_roots",
-    metavar="DIR",
-    multiple=True,
-    type=click.Path(path_type=Path),
-    help="Another --root of runc or crun to look into. May be given more than once.",
-)
+@output_option()
+@runc_root_option()
 def command(output: str, runc_roots: tuple[Path, ...]) -> None:
     """List the running containers of runc, crun, docker, containerd, podman and CRI-O.
 

@@ -70,10 +70,9 @@ def list_containers(
     ]
     live = [*started, *_seen_only_in_cgroups(hierarchy, started, host.proc)]
     named = [container for name, answer in answers.items() if name not in lists for container in answer]
-    live = list(
-        merge(live, tuple(podman.named_by_conmon(daemons)))[: len(live)]
-    )  # conmon alone proves nothing
-    merged = merge(live, named)
+    # Cut off again: conmon outlives its container, alone it proves nothing.
+    hinted = merge(live, tuple(podman.named_by_conmon(daemons)))[: len(live)]
+    merged = merge(hinted, named)
     running_first = sorted(merged, key=lambda container: not container.is_running)
     return Inventory(tuple(running_first), tuple(notes), hierarchy, host)
 
@@ -150,7 +149,7 @@ def _mounted_inside(pid: int, cgroup: str, proc: Path) -> Iterator[str]:
 def _seen_only_in_cgroups(
     hierarchy: MemoryHierarchy, known: Sequence[Container], proc: Path
 ) -> Iterator[Container]:
-    """Containers that no runc root holds: LXC, other OCI runtimes, nested ones; all, if we may not read roots.
+    """Containers that no runc root holds: LXC, other OCI runtimes, nested ones; all, if roots are unreadable.
 
     An id that is known already is left out: a container can give a cgroup of its own any name.
     """

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import posixpath
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
@@ -16,6 +17,8 @@ from rtdebug.host.cgroup import ancestors, memory_cgroup_of, pids_of
 from rtdebug.host.mounts import read_mountinfo
 from rtdebug.host.process import is_running, namespace_id, read_comm, read_ids
 from rtdebug.host.text import parse_int
+
+__all__ = ["FORMS", "Inventory", "find_container", "list_containers", "note_on", "resolve"]
 
 FORMS = (
     "an id or the beginning of one, a name, pod/NAMESPACE/NAME, runc:ID, docker:NAME, containerd:NAME, "
@@ -32,7 +35,7 @@ def find_container(
 ) -> tuple[Container, tuple[str, ...]]:
     """The container that `target` names, and notes for the user.
 
-    Asks only the runtimes that this form of target can mean. Raises what resolve() and list_containers() raise.
+    Asks only the runtimes that this form of target can mean. Raises as resolve() and list_containers() do.
     """
     inventory = list_containers(runc_roots, host, ask=_runtimes_to_ask(target))
     container = resolve(target, inventory)
@@ -217,13 +220,16 @@ def _in_pid_namespace_of(pid: int, containers: Sequence[Container], proc: Path) 
 
 
 def _listed(containers: Sequence[Container]) -> str:
-    """Candidates, one a line, each with a target that means it alone. Names are a container's: repr() is safe."""
-    lines = [f"  {_exact_target(container)}  {_described(container)}" for container in containers]
+    """Candidates, one a line, each with a target that means it alone; repr() makes the texts safe."""
+    ids = Counter(container.id for container in containers)
+    lines = [f"  {_exact_target(container, ids)}  {_described(container)}" for container in containers]
     more = len(lines) - _MOST_CANDIDATES
     return "\n".join(lines[:_MOST_CANDIDATES] + ([f"  and {more} more: rtdebug ps"] if more > 0 else []))
 
 
-def _exact_target(container: Container) -> str:
+def _exact_target(container: Container, ids: Counter[str]) -> str:
+    if ids[container.id] > 1 and container.pid is not None:
+        return f"pid:{container.pid}"
     return repr(container.id[:12] if len(container.id) == 64 else container.id)[1:-1]
 
 
