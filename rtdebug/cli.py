@@ -89,16 +89,15 @@ def main() -> NoReturn:
     sys.exit(run(sys.argv[1:]))
 
 
-def run(args: Sequence[str]) -> int:
-    """Run one command line; print what goes wrong, and give the exit status of the contract.
+def run(args: Sequence[str], group: click.Group | None = None) -> int:
+    """Run one command line (of `group`, else of rtdebug); print what goes wrong and return the exit status.
 
     0 done, 1 failed while running, 2 wrong usage, 3 this host cannot do it, 4 no such container, 130
     interrupted. A reader of standard output that went away is no error: 0.
     """
     _make_output_safe()
     try:
-        code = _invoke(list(args))
-        _flush()
+        return _run(list(args), group or cli)
     except click.ClickException as error:
         ctx = error.ctx if isinstance(error, click.UsageError) else None
         _complain(error.format_message(), f"see '{ctx.command_path} --help'" if ctx else "")
@@ -115,18 +114,29 @@ def run(args: Sequence[str]) -> int:
         return 0
     except Exception as error:  # the last resort: whatever it is, it is a bug
         return _internal_error(error)
+
+
+def _run(args: list[str], group: click.Group) -> int:
+    try:
+        code = _invoke(args, group)
+    except BrokenPipeError:
+        raise
+    except OSError:
+        _flush()  # says so, if it is standard output that cannot be written
+        raise
+    _flush()
     return code
 
 
-def _invoke(args: list[str]) -> int:
+def _invoke(args: list[str], group: click.Group) -> int:
     if instruction := os.environ.get(COMPLETE_VARIABLE):
         from click.shell_completion import shell_complete
 
-        return shell_complete(cli, {}, "rtdebug", COMPLETE_VARIABLE, instruction)
+        return shell_complete(group, {}, "rtdebug", COMPLETE_VARIABLE, instruction)
     # not cli.main(): that would print errors of its own and make a broken pipe exit status 1
     try:
-        with cli.make_context("rtdebug", args) as ctx:
-            cli.invoke(ctx)
+        with group.make_context("rtdebug", args) as ctx:
+            group.invoke(ctx)
     except click.exceptions.Exit as stop:
         return stop.exit_code
     return 0
