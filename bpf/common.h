@@ -6,12 +6,16 @@
 #ifndef RTDEBUG_COMMON_H
 #define RTDEBUG_COMMON_H
 
+#ifndef __always_inline
+#define __always_inline inline __attribute__((always_inline))
+#endif
+
 #define BIT(n) (1ULL << (n))
 
 /* Reads one field of a kernel structure; 0 where the kernel refuses. */
 #define KREAD(pointer, field) ({ \
 	typeof((pointer)->field) value_; \
-	bpf_probe_read_kernel(&value_, sizeof(value_), (const void *)&(pointer)->field); \
+	bpf_probe_read_kernel((void *)&value_, sizeof(value_), (const void *)&(pointer)->field); \
 	value_; })
 
 #define CONTAINER_OF(pointer, type, member) ((type *)((char *)(pointer) - __builtin_offsetof(type, member)))
@@ -45,7 +49,8 @@ struct traced_page {
 
 
 BPF_ARRAY(config, struct config, 1);
-BPF_ARRAY(traced, struct traced_page, 8);
+/* user space maps it and stores bytes too, so that neither side overwrites the other's */
+BPF_F_TABLE("array", u32, struct traced_page, traced, 8, BPF_F_MMAPABLE);
 BPF_TABLE("hash", u64, u32, target_cgroups, 16384);
 BPF_TABLE("hash", u32, u64, brk_ends, 32768);
 BPF_TABLE("percpu_hash", struct aggregate_key, struct aggregate, aggregates, 8192);
@@ -146,10 +151,13 @@ struct event_slot {
 	u8 payload[EVENT_PAYLOAD];
 };
 
-#define RESERVE_EVENT(type, event_id) ({ \
-	void *slot_ = events.ringbuf_reserve(sizeof(struct event_slot)); \
-	if (!slot_) \
-		count_lost(event_id); \
-	(type *)slot_; })
+static __always_inline void *reserve_event(u32 event)
+{
+	void *slot = events.ringbuf_reserve(sizeof(struct event_slot));
+
+	if (!slot)
+		count_lost(event);
+	return slot;
+}
 
 #endif

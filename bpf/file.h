@@ -33,7 +33,7 @@ static __always_inline u32 device_of(struct super_block *sb)
 }
 
 /* A tmpfs whose mount point is called "shm": /dev/shm of a container, of a pod (emptyDir) or of the host. */
-static __always_inline bool is_shm_path(struct path *path)
+static __always_inline bool is_shm_path(const struct path *path)
 {
 	struct mount *mount = CONTAINER_OF(KREAD(path, mnt), struct mount, mnt);
 	struct dentry *mountpoint = KREAD(mount, mnt_mountpoint);

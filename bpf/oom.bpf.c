@@ -56,7 +56,7 @@ int on_mark_victim(u64 *ctx)
 #endif
 	if (!cfg->all && victim && !traced_state(KREAD(victim, tgid)))
 		return 0;
-	e = RESERVE_EVENT(struct oom_event, EVENT_OOM_KILL);
+	e = reserve_event(EVENT_OOM_KILL);
 	if (!e)
 		return 0;
 	__builtin_memset(e, 0, __builtin_offsetof(struct oom_event, memcg));

@@ -13,7 +13,7 @@ static __always_inline u64 memcg_id_of(struct task_struct *task)
 
 static __always_inline void emit_process(u32 event, struct task_struct *task, u64 memcg_id)
 {
-	struct process_event *e = RESERVE_EVENT(struct process_event, event);
+	struct process_event *e = reserve_event(event);
 	struct task_struct *parent;
 	const struct cred *cred;
 	struct mm_struct *mm;
@@ -134,7 +134,7 @@ int on_process_comm(u64 *ctx)
 
 	if (!cfg || (!traced_state(KREAD(task, tgid)) && !cfg->all))
 		return 0;
-	e = RESERVE_EVENT(struct process_event, EVENT_PROCESS_COMM);
+	e = reserve_event(EVENT_PROCESS_COMM);
 	if (!e)
 		return 0;
 	__builtin_memset(e, 0, __builtin_offsetof(struct process_event, cmdline));
@@ -203,7 +203,7 @@ static __always_inline void emit_cgroup(u32 event, struct cgroup *cgroup, const 
 		else
 			target_cgroups.delete(&id);
 	}
-	e = RESERVE_EVENT(struct cgroup_event, event);
+	e = reserve_event(event);
 	if (!e)
 		return;
 	fill_header(&e->header, event);

@@ -60,7 +60,7 @@ static __always_inline void emit_shm_file(void *ctx, struct config *cfg, struct 
 		if (!memfd && !is_shm_path(&call->file->f_path))
 			return;
 	}
-	e = RESERVE_EVENT(struct shm_file_event, call->event);
+	e = reserve_event(call->event);
 	if (!e)
 		return;
 	fill_header(&e->header, call->event);
@@ -108,38 +108,39 @@ static __always_inline void emit_shm_file(void *ctx, struct config *cfg, struct 
 	events.ringbuf_submit(e, 0);
 }
 
-static __always_inline void emit_sysv(void *ctx, struct config *cfg, struct pt_regs *regs, u32 event, s64 ret)
+static __always_inline void emit_sysv(void *ctx, struct config *cfg, struct pt_regs *regs, u32 id, s64 ret)
 {
+	u32 event = id == NR_shmget ? EVENT_SHMGET : id == NR_shmat ? EVENT_SHMAT :
+		    id == NR_shmdt ? EVENT_SHMDT : EVENT_SHMCTL;
 	struct sysv_event *e;
 
 	if (!wants(cfg, event) || !comm_matches(cfg))
 		return;
-	e = RESERVE_EVENT(struct sysv_event, event);
+	e = reserve_event(event);
 	if (!e)
 		return;
+	__builtin_memset(e, 0, sizeof(*e));
 	fill_header(&e->header, event);
 	e->ret = ret;
-	e->address = 0;
-	e->length_bytes = 0;
 	e->shm_id = -1;
-	e->key = 0;
-	e->flags = 0;
-	e->command = 0;
 	e->stack_id = user_stack_id(ctx, cfg);
-	e->padding = 0;
-	if (event == EVENT_SHMGET) {
+	switch (event) {
+	case EVENT_SHMGET:
 		e->key = ARG1(regs);
 		e->length_bytes = ARG2(regs);
 		e->flags = ARG3(regs);
 		if (ret >= 0)
 			e->shm_id = ret;
-	} else if (event == EVENT_SHMAT) {
+		break;
+	case EVENT_SHMAT:
 		e->shm_id = ARG1(regs);
 		e->address = failed(ret) ? ARG2(regs) : ret;
 		e->flags = ARG3(regs);
-	} else if (event == EVENT_SHMDT) {
+		break;
+	case EVENT_SHMDT:
 		e->address = ARG1(regs);
-	} else {
+		break;
+	default:
 		e->shm_id = ARG1(regs);
 		e->command = ARG2(regs);
 	}
@@ -152,16 +153,10 @@ static __always_inline void on_shm_call(void *ctx, struct config *cfg, struct pt
 
 	switch (id) {
 	case NR_shmget:
-		emit_sysv(ctx, cfg, regs, EVENT_SHMGET, ret);
-		return;
 	case NR_shmat:
-		emit_sysv(ctx, cfg, regs, EVENT_SHMAT, ret);
-		return;
 	case NR_shmdt:
-		emit_sysv(ctx, cfg, regs, EVENT_SHMDT, ret);
-		return;
 	case NR_shmctl:
-		emit_sysv(ctx, cfg, regs, EVENT_SHMCTL, ret);
+		emit_sysv(ctx, cfg, regs, id, ret);
 		return;
 	case NR_openat:
 		call.event = EVENT_SHM_OPEN;

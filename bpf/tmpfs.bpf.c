@@ -26,7 +26,7 @@ static __always_inline void fill_tmpfs(struct tmpfs_event *e, struct inode *inod
 
 static __always_inline struct tmpfs_event *reserve_tmpfs_event(u32 event)
 {
-	struct tmpfs_event *e = RESERVE_EVENT(struct tmpfs_event, event);
+	struct tmpfs_event *e = reserve_event(event);
 
 	if (!e)
 		return NULL;
@@ -71,37 +71,53 @@ static __always_inline void emit_shm_full(void *ctx, struct config *cfg, struct 
 /* A call that ended with ENOSPC: which file was it about? */
 static __always_inline void on_enospc(void *ctx, struct config *cfg, struct pt_regs *regs, u32 id)
 {
+	const char *user_path = NULL;
+	struct file *file = NULL;
+	u64 length_bytes = 0;
+	s32 fd = -1;
+
 	switch (id) {
 	case NR_write:
 	case NR_pwrite64:
-		emit_shm_full(ctx, cfg, file_of(ARG1(regs)), id, ARG3(regs), NULL);
-		return;
+		fd = ARG1(regs);
+		length_bytes = ARG3(regs);
+		break;
 	case NR_fallocate:
 	case NR_sendfile:
-		emit_shm_full(ctx, cfg, file_of(ARG1(regs)), id, ARG4(regs), NULL);
-		return;
+		fd = ARG1(regs);
+		length_bytes = ARG4(regs);
+		break;
 	case NR_writev:
 	case NR_pwritev:
 	case NR_pwritev2:
-		emit_shm_full(ctx, cfg, file_of(ARG1(regs)), id, 0, NULL);
-		return;
+		fd = ARG1(regs);
+		break;
 	case NR_copy_file_range:
 	case NR_splice:
-		emit_shm_full(ctx, cfg, file_of(ARG3(regs)), id, ARG5(regs), NULL);
-		return;
+		fd = ARG3(regs);
+		length_bytes = ARG5(regs);
+		break;
 	case NR_openat:
 	case NR_openat2:
 	case NR_mkdirat:
-		emit_shm_full(ctx, cfg, NULL, id, 0, (const char *)ARG2(regs));
-		return;
+		user_path = (const char *)ARG2(regs);
+		break;
 #ifdef HAS_LEGACY_PATH_CALLS
 	case NR_open:
 	case NR_creat:
 	case NR_mkdir:
-		emit_shm_full(ctx, cfg, NULL, id, 0, (const char *)ARG1(regs));
-		return;
+		user_path = (const char *)ARG1(regs);
+		break;
 #endif
+	default:
+		return;
 	}
+	if (!user_path) {
+		file = file_of(fd);
+		if (!file)
+			return;
+	}
+	emit_shm_full(ctx, cfg, file, id, length_bytes, user_path);
 }
 
 /* signal_generate(sig, info, task, group, result) */
@@ -147,7 +163,7 @@ int on_sigbus(u64 *ctx)
 		}
 	}
 	if (tmpfs_full && wants(cfg, EVENT_SHM_FULL)) {
-		struct tmpfs_event *full = RESERVE_EVENT(struct tmpfs_event, EVENT_SHM_FULL);
+		struct tmpfs_event *full = reserve_event(EVENT_SHM_FULL);
 
 		if (full) {
 			bpf_probe_read_kernel(full, sizeof(*full), e);

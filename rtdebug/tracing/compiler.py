@@ -1,0 +1,152 @@
+"""The compiler process: the only place that imports bcc.
+
+bcc keeps LLVM in memory (more than 100 MB), so it lives in a process of its own that ends before tracing starts:
+`python -m rtdebug.tracing.compiler` writes the compiled programs to standard output. `compiled_program()` is what
+the tracing process calls: it takes them from the cache when this kernel, bcc and source were compiled before.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import importlib.util
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from rtdebug.errors import HostUnable, RtdebugError
+from rtdebug.host.bcc import find_bcc, read_version
+from rtdebug.host.cache import read_cached, write_cached
+from rtdebug.tracing.program import PROBES, CompiledProgram, MapSpec, cache_name, program_source
+
+_PSEUDO_MAP_FD = 1
+_LOAD_64_BIT_IMMEDIATE = 0x18
+_FLAGS = ("-Wno-macro-redefined", "-Wno-unused-function", "-Wno-unused-value", "-Wno-pointer-sign")
+
+
+def compiled_program() -> CompiledProgram:
+    """Return the programs compiled for this kernel. Raises HostUnable or RtdebugError with the compiler's words."""
+    source = program_source()
+    name = cache_name(source, read_version(find_bcc()) or "unknown")
+    cached = read_cached(name)
+    if cached is not None:
+        try:
+            return CompiledProgram.from_bytes(cached)
+        except (ValueError, KeyError, TypeError):
+            pass  # cut short or of another make: compile again
+    content = _compile_in_child()
+    write_cached(name, content)
+    return CompiledProgram.from_bytes(content)
+
+
+def _compile_in_child() -> bytes:
+    done = subprocess.run(
+        [sys.executable, "-m", "rtdebug.tracing.compiler"],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        check=False,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)},
+    )
+    if done.returncode == 0:
+        return done.stdout
+    words = done.stderr.decode(errors="replace").strip()
+    if done.returncode == HostUnable.exit_code:
+        message, _, hint = words.partition("\n")
+        raise HostUnable(message, hint)
+    raise RtdebugError(
+        "the BPF programs could not be compiled for this kernel",
+        "please report this with the output of `rtdebug doctor`; the compiler said:\n" + words[-2000:],
+    )
+
+
+def compile_program(source: str) -> CompiledProgram:
+    """Compile in this process. Raises HostUnable; bcc prints the compiler's errors on standard error."""
+    from rtdebug.tracing.btf import Btf
+    from rtdebug.tracing.shim import write_shim
+
+    folder = find_bcc()
+    btf = Btf()
+    with tempfile.TemporaryDirectory(prefix="rtdebug-shim-") as shim:
+        flags = write_shim(Path(shim), source, btf)
+        os.environ["BCC_KERNEL_SOURCE"] = shim
+        bcc = _import_bcc(folder)
+        module = bcc.BPF(text=source.encode(), cflags=[*_FLAGS, *flags])
+    maps = _maps(bcc, module)
+    places = {fd: place for place, (fd, _) in enumerate(maps)}
+    functions = {
+        probe.function: name_maps_by_place(module.dump_func(probe.function.encode()), places) for probe in PROBES
+    }
+    ids = {probe.tracepoint: btf.tracepoint_id(probe.tracepoint) for probe in PROBES}
+    return CompiledProgram(
+        maps=tuple(spec for _, spec in maps),
+        functions=functions,
+        tracepoint_ids={name: number for name, number in ids.items() if number is not None},
+    )
+
+
+def _import_bcc(folder: Path) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(
+        "bcc", folder / "__init__.py", submodule_search_locations=[str(folder)]
+    )
+    if spec is None or spec.loader is None:
+        raise HostUnable(f"cannot import bcc from {folder}", "reinstall python3-bpfcc")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["bcc"] = module
+    try:
+        spec.loader.exec_module(module)
+    except (ImportError, OSError) as error:
+        raise HostUnable(f"cannot import bcc from {folder}: {error}", "apt-get install --reinstall python3-bpfcc") from error
+    return module
+
+
+def _maps(bcc: Any, module: Any) -> list[tuple[int, MapSpec]]:  # noqa: ANN401 - bcc has no types
+    library = bcc.lib
+    for name in ("name", "fd_id", "type_id", "key_size_id", "leaf_size_id", "max_entries_id", "flags_id"):
+        # bcc declares some of its library's functions only: without this a pointer is cut to 32 bits
+        getattr(library, f"bpf_table_{name}").argtypes = [ctypes.c_void_p, ctypes.c_size_t]
+        getattr(library, f"bpf_table_{name}").restype = ctypes.c_size_t
+    library.bpf_table_name.restype = ctypes.c_char_p
+    library.bpf_num_tables.argtypes = [ctypes.c_void_p]
+    maps = []
+    for place in range(library.bpf_num_tables(module.module)):
+        kind = library.bpf_table_type_id(module.module, place)
+        ring = kind == 27
+        spec = MapSpec(
+            name=library.bpf_table_name(module.module, place).decode(),
+            kind=kind,
+            key_bytes=0 if ring else library.bpf_table_key_size_id(module.module, place),
+            value_bytes=0 if ring else library.bpf_table_leaf_size_id(module.module, place),
+            entries=library.bpf_table_max_entries_id(module.module, place),
+            flags=library.bpf_table_flags_id(module.module, place),
+        )
+        maps.append((library.bpf_table_fd_id(module.module, place), spec))
+    return maps
+
+
+def name_maps_by_place(code: bytes, places: dict[int, int]) -> bytes:
+    """Return the instructions with each map's descriptor replaced by its place (include/uapi/linux/bpf.h)."""
+    patched = bytearray(code)
+    for offset in range(0, len(code), 8):
+        if code[offset] == _LOAD_64_BIT_IMMEDIATE and code[offset + 1] >> 4 == _PSEUDO_MAP_FD:
+            descriptor = int.from_bytes(code[offset + 4 : offset + 8], "little")
+            patched[offset + 4 : offset + 8] = places[descriptor].to_bytes(4, "little")
+    return bytes(patched)
+
+
+def main() -> None:
+    """Compile and write the result to standard output."""
+    try:
+        content = compile_program(program_source()).to_bytes()
+    except HostUnable as error:
+        print(error.message, error.hint, sep="\n", file=sys.stderr)
+        sys.exit(error.exit_code)
+    sys.stdout.buffer.write(content)
+    sys.stdout.flush()
+    os._exit(0)  # bcc's own exit handlers have nothing of ours to do
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,114 @@
+"""The compiled programs: what the compiler process gives, what the cache keeps, what the loader loads."""
+
+from __future__ import annotations
+
+import json
+import platform
+from dataclasses import dataclass
+from hashlib import sha256
+from pathlib import Path
+
+from rtdebug import __version__
+from rtdebug.tracing.sources import read_source
+
+SOURCES = (
+    "events.h",
+    "common.h",
+    "compat.h",
+    "file.h",
+    "mapping.bpf.c",
+    "shm.bpf.c",
+    "tmpfs.bpf.c",
+    "oom.bpf.c",
+    "process.bpf.c",
+    "syscall.bpf.c",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Probe:
+    """A program and the tracepoint it sits on."""
+
+    function: str
+    tracepoint: str
+
+
+PROBES = (
+    Probe("on_process_fork", "sched_process_fork"),
+    Probe("on_process_exec", "sched_process_exec"),
+    Probe("on_process_exit", "sched_process_exit"),
+    Probe("on_process_comm", "task_rename"),
+    Probe("on_cgroup_attach", "cgroup_attach_task"),
+    Probe("on_cgroup_mkdir", "cgroup_mkdir"),
+    Probe("on_cgroup_rmdir", "cgroup_rmdir"),
+    Probe("on_mark_victim", "mark_victim"),
+    Probe("on_sigbus", "signal_generate"),
+    Probe("on_sys_exit", "sys_exit"),
+)
+"""In the order of attaching: the bookkeeping is there before the first event."""
+
+
+@dataclass(frozen=True, slots=True)
+class MapSpec:
+    """A map as the compiler saw it; the loader may choose another number of entries."""
+
+    name: str
+    kind: int
+    key_bytes: int
+    value_bytes: int
+    entries: int
+    flags: int
+
+
+@dataclass(frozen=True, slots=True)
+class CompiledProgram:
+    """All programs of one kernel and one bcc. In the instructions a map is named by its place in `maps`."""
+
+    maps: tuple[MapSpec, ...]
+    functions: dict[str, bytes]
+    tracepoint_ids: dict[str, int]
+    """BTF id of each tracepoint; one that is missing is attached by name instead."""
+
+    def to_bytes(self) -> bytes:
+        """Return the form the cache keeps."""
+        return json.dumps(
+            {
+                "maps": [[m.name, m.kind, m.key_bytes, m.value_bytes, m.entries, m.flags] for m in self.maps],
+                "functions": {name: code.hex() for name, code in self.functions.items()},
+                "tracepoint_ids": self.tracepoint_ids,
+            }
+        ).encode()
+
+    @classmethod
+    def from_bytes(cls, content: bytes) -> CompiledProgram:
+        """Read what to_bytes() gave. Raises ValueError, KeyError or TypeError on anything else."""
+        document = json.loads(content)
+        return cls(
+            maps=tuple(MapSpec(*fields) for fields in document["maps"]),
+            functions={name: bytes.fromhex(code) for name, code in document["functions"].items()},
+            tracepoint_ids={str(name): int(number) for name, number in document["tracepoint_ids"].items()},
+        )
+
+
+def program_source() -> str:
+    """Return the programs as the one translation unit that bcc compiles."""
+    texts = []
+    for name in SOURCES:
+        text = "\n".join(line for line in read_source(name).splitlines() if not line.startswith("#include"))
+        texts.append(f'#line 1 "bpf/{name}"\n{text}\n')
+    return "".join(texts)
+
+
+def cache_name(source: str, bcc_version: str, notes: Path = Path("/sys/kernel/notes")) -> str:
+    """Return the cache's file name for this source, kernel build and bcc: another of any is another file.
+
+    /sys/kernel/notes holds the kernel's build id.
+    """
+    digest = sha256()
+    for part in (__version__, source, bcc_version, platform.release(), platform.version(), platform.machine()):
+        digest.update(part.encode() + b"\0")
+    try:
+        digest.update(notes.read_bytes())
+    except OSError:
+        pass  # the release and build string above still tell kernels apart
+    return f"program-{digest.hexdigest()[:24]}.json"

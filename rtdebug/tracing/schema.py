@@ -1,0 +1,234 @@
+"""The layout of everything the kernel tells us, read from the text of bpf/events.h (DESIGN D3).
+
+cffi parses the same text that bcc compiles and follows the C ABI, so no layout is written twice. A recording
+carries the text it was made with, and is read with that one.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rtdebug.errors import RtdebugError
+from rtdebug.tracing.sources import read_source
+
+Array = NDArray[np.void]
+"""A structured array: one element per record."""
+
+ByteOrder = Literal["little", "big"]
+
+FieldValue = int | str | list["FieldValue"] | dict[str, "FieldValue"]
+"""One decoded field: numbers, text, arrays, structs."""
+
+STRUCT_OF = {
+    "mmap": "call_event",
+    "munmap": "call_event",
+    "mremap": "call_event",
+    "brk": "call_event",
+    "madvise": "call_event",
+    "process_madvise": "call_event",
+    "shm_open": "shm_file_event",
+    "shm_unlink": "shm_file_event",
+    "ftruncate": "shm_file_event",
+    "memfd_create": "shm_file_event",
+    "shmget": "sysv_event",
+    "shmat": "sysv_event",
+    "shmdt": "sysv_event",
+    "shmctl": "sysv_event",
+    "shm_full": "tmpfs_event",
+    "sigbus": "tmpfs_event",
+    "oom_kill": "oom_event",
+    "process_fork": "process_event",
+    "process_exec": "process_event",
+    "process_exit": "process_event",
+    "process_comm": "process_event",
+    "process_enter": "process_event",
+    "cgroup_mkdir": "cgroup_event",
+    "cgroup_rmdir": "cgroup_event",
+}
+"""Event -> the struct of its record."""
+
+MAX_TEXT_BYTES = 1 << 20
+"""A text larger than this is not ours: do not parse it."""
+
+_INTEGERS = [(sign, bits) for bits in (8, 16, 32, 64) for sign in ("u", "")]
+_TYPEDEFS = "".join(f"typedef {sign}int{bits}_t __{sign or 's'}{bits};\n" for sign, bits in _INTEGERS)
+_NUMPY_TYPE = {f"{sign}int{bits}_t": f"{sign or 'i'}{bits // 8}" for sign, bits in _INTEGERS}
+_PREPROCESSOR = re.compile(r"^[ \t]*#[ \t]*(?:include|if|else|endif|define[ \t]+\w+[ \t]*$).*$", re.MULTILINE)
+_DEFINE = re.compile(r"^#define\s+(\w+)\s+(\w+)\s*$", re.MULTILINE)
+_ENUM = re.compile(r"\benum\s+(\w+)\s*\{")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Schema:
+    """What events.h says: constants, enums, structs as numpy dtypes with the compiler's offsets."""
+
+    text: str
+    byte_order: ByteOrder
+    """Of the machine that made the records."""
+    constants: Mapping[str, int]
+    """`COMM_LEN` -> 16."""
+    enums: Mapping[str, Mapping[str, int]]
+    """`event_type` -> `EVENT_MMAP` -> 1."""
+    structs: Mapping[str, np.dtype[np.void]]
+    """`call_event` -> dtype. char[] is `S<n>`, nested structs are nested dtypes."""
+    event_names: Mapping[int, str]
+    """1 -> `mmap`: the names of the command line and of the JSON output."""
+
+    @classmethod
+    def parse(cls, text: str, byte_order: ByteOrder = sys.byteorder) -> Schema:
+        """Parse the text of an events.h, of this version or of an old recording.
+
+        Raises RtdebugError when the text is not one, or lacks what rtdebug needs.
+        """
+        if len(text) > MAX_TEXT_BYTES:
+            raise RtdebugError("the event definitions are too large", _HINT)
+        try:
+            constants, enums, structs = _parse(text)
+            structs = {name: dtype.newbyteorder(byte_order) for name, dtype in structs.items()}
+            schema = cls(text, byte_order, constants, enums, structs, _event_names(enums["event_type"]))
+            schema._check()
+        except RtdebugError:
+            raise
+        except Exception as error:  # cffi raises whatever its parser meets in a hostile text
+            raise RtdebugError(f"the event definitions cannot be read: {error!s:.200}", _HINT) from error
+        return schema
+
+    @property
+    def event_ids(self) -> dict[str, int]:
+        """`mmap` -> 1."""
+        return {name: number for number, name in self.event_names.items()}
+
+    @property
+    def call_record(self) -> np.dtype[np.void]:
+        """Payload of a slot in the ring `calls`."""
+        return self.structs["call_event"]
+
+    @property
+    def event_record(self) -> np.dtype[np.void]:
+        """Payload of a slot in the ring `events`: the common header, and a body that depends on the event."""
+        header = self.structs["event_header"]
+        # an explicit body: numpy need not copy the padding of a dtype
+        body = f"V{self.constants['EVENT_PAYLOAD'] - header.itemsize}"
+        return np.dtype([("header", header), ("body", body)])
+
+    @property
+    def call_slot(self) -> np.dtype[np.void]:
+        """One slot of the ring `calls`: `length`, `page_offset` (the kernel's record header), `record`."""
+        return self._slot(self.call_record)
+
+    @property
+    def event_slot(self) -> np.dtype[np.void]:
+        """One slot of the ring `events`: `length`, `page_offset`, `record`."""
+        return self._slot(self.event_record)
+
+    @property
+    def aggregate_record(self) -> np.dtype[np.void]:
+        """One key of the aggregation with what was added up under it."""
+        return np.dtype([("key", self.structs["aggregate_key"]), ("total", self.structs["aggregate"])])
+
+    def record(self, struct: str, raw: bytes | memoryview) -> np.void:
+        """Return the record of type `struct` at the start of `raw`; fields by name."""
+        return np.frombuffer(raw, self.structs[struct], count=1)[0]  # type: ignore[no-any-return]
+
+    def _slot(self, record: np.dtype[np.void]) -> np.dtype[np.void]:
+        number = np.dtype("u4").newbyteorder(self.byte_order)
+        # struct bpf_ringbuf_hdr of kernel/bpf/ringbuf.c: __u32 len, __u32 pg_off
+        return np.dtype([("length", number), ("page_offset", number), ("record", record)])
+
+    def _check(self) -> None:
+        payload = {"call_event": self.constants["CALL_PAYLOAD"]}
+        for event in self.event_names.values():
+            struct = STRUCT_OF.get(event)
+            if struct is None:
+                continue
+            room = payload.get(struct, self.constants["EVENT_PAYLOAD"])
+            if self.structs[struct].itemsize > room or room > 1 << 16:
+                raise RtdebugError(f"struct {struct} does not fit its slot of {room} bytes", _HINT)
+        if self.structs["call_event"].itemsize != payload["call_event"]:
+            raise RtdebugError("struct call_event does not fill its slot", _HINT)
+
+
+_HINT = "the recording is damaged, or not one of rtdebug"
+
+
+@cache
+def load_schema() -> Schema:
+    """Return the schema of the events.h that this rtdebug loads into the kernel."""
+    return Schema.parse(read_source("events.h"))
+
+
+def text_of(raw: bytes) -> str:
+    """Decode a char[] of the kernel: up to its first NUL; bytes that are no UTF-8 become lone surrogates."""
+    return raw.split(b"\0", 1)[0].decode("utf-8", "surrogateescape")
+
+
+def as_dict(record: np.void) -> dict[str, FieldValue]:
+    """Turn one record into plain values. The common header is flattened; padding is left out."""
+    values: dict[str, FieldValue] = {}
+    for name in record.dtype.names or ():
+        if name == "padding":
+            continue
+        value = _plain(record[name])
+        if name == "header" and isinstance(value, dict):
+            values |= value
+        else:
+            values[name] = value
+    return values
+
+
+def _plain(value: Any) -> FieldValue:  # noqa: ANN401 - whatever numpy gives
+    if isinstance(value, np.void):
+        return as_dict(value)
+    if isinstance(value, np.ndarray):
+        return [_plain(element) for element in value]
+    if isinstance(value, bytes):
+        return text_of(value)
+    return int(value)
+
+
+def _event_names(event_type: Mapping[str, int]) -> dict[int, str]:
+    names = {number: name.removeprefix("EVENT_").lower() for name, number in event_type.items()}
+    return {number: name for number, name in names.items() if name not in ("none", "types")}
+
+
+def _parse(
+    text: str,
+) -> tuple[dict[str, int], dict[str, dict[str, int]], dict[str, np.dtype[np.void]]]:
+    from cffi import FFI  # its parser is not needed by who only reads constants
+
+    ffi = FFI()
+    ffi.cdef(_TYPEDEFS + _PREPROCESSOR.sub("", text))
+    constants = {name: int(value, 0) for name, value in _DEFINE.findall(text)}
+    enums = {name: dict(ffi.typeof(f"enum {name}").relements) for name in _ENUM.findall(text)}
+    _, names, _ = ffi.list_types()
+    structs = {name: _struct_dtype(ffi, ffi.typeof(f"struct {name}")) for name in names}
+    return constants, enums, structs
+
+
+def _struct_dtype(ffi: Any, ctype: Any) -> np.dtype[np.void]:  # noqa: ANN401 - cffi has no public types for them
+    layout: Any = {
+        "names": [name for name, _ in ctype.fields],
+        "formats": [_field_format(ffi, field.type) for _, field in ctype.fields],
+        "offsets": [field.offset for _, field in ctype.fields],
+        "itemsize": ffi.sizeof(ctype),
+    }
+    dtype: np.dtype[np.void] = np.dtype(layout)
+    return dtype
+
+
+def _field_format(ffi: Any, ctype: Any) -> Any:  # noqa: ANN401
+    if ctype.kind == "array":
+        if ctype.item.cname == "char":
+            return f"S{ctype.length}"
+        return (_field_format(ffi, ctype.item), (ctype.length,))
+    if ctype.kind == "struct":
+        return _struct_dtype(ffi, ctype)
+    return _NUMPY_TYPE[ctype.cname]
