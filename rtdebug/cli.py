@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import contextlib
 import difflib
+import errno
 import importlib
 import os
 import select
 import sys
 from collections.abc import Sequence
-from typing import NoReturn
+from typing import NoReturn, TypeGuard
 
 import click
 
@@ -31,6 +32,7 @@ COMMANDS = (
 """Name of each command, which is also its module in rtdebug/commands, and what it is for in one line."""
 
 COMPLETE_VARIABLE = "_RTDEBUG_COMPLETE"
+_FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO})
 _INTERRUPTED = 130  # 128 + SIGINT, as a shell says it
 _BUG_HINT = (
     "this is a bug in rtdebug: please report it with the command line and what RTDEBUG_TRACEBACK=1 shows"
@@ -97,7 +99,9 @@ def run(args: Sequence[str], group: click.Group | None = None) -> int:
     """
     _make_output_safe()
     try:
-        return _run(list(args), group or cli)
+        code = _invoke(list(args), group or cli)
+        if sys.stdout is not None:
+            sys.stdout.flush()
     except click.ClickException as error:
         ctx = error.ctx if isinstance(error, click.UsageError) else None
         _complain(error.format_message(), f"see '{ctx.command_path} --help'" if ctx else "")
@@ -112,19 +116,12 @@ def run(args: Sequence[str], group: click.Group | None = None) -> int:
             return _internal_error(error)
         _discard_output()
         return 0
-    except Exception as error:  # the last resort: whatever it is, it is a bug
+    except Exception as error:  # the last resort
+        if _is_full_output(error):
+            _discard_output()
+            _complain(f"cannot write the output: {error.strerror}", "what was not written is lost")
+            return RtdebugError.exit_code
         return _internal_error(error)
-
-
-def _run(args: list[str], group: click.Group) -> int:
-    try:
-        code = _invoke(args, group)
-    except BrokenPipeError:
-        raise
-    except OSError:
-        _flush()  # says so, if it is standard output that cannot be written
-        raise
-    _flush()
     return code
 
 
@@ -150,17 +147,9 @@ def _make_output_safe() -> None:
             reconfigure(errors="backslashreplace")
 
 
-def _flush() -> None:
-    try:
-        if sys.stdout is not None:
-            sys.stdout.flush()
-    except BrokenPipeError:
-        raise
-    except OSError as error:
-        _discard_output()
-        raise RtdebugError(
-            f"cannot write to standard output: {error.strerror}", "some of the output is missing"
-        ) from error
+def _is_full_output(error: Exception) -> TypeGuard[OSError]:
+    """A disk below standard output that takes no more; errors of files that we open have a file name."""
+    return isinstance(error, OSError) and error.errno in _FULL and error.filename is None
 
 
 def _reader_is_gone() -> bool:

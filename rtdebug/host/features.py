@@ -42,7 +42,6 @@ TRACEPOINTS = (
 # Inode numbers of the first namespaces (include/linux/proc_ns.h; that of mnt since Linux 6.18)
 _FIRST_NAMESPACE = {"mnt": 0xEFFFFFF8, "cgroup": 0xEFFFFFFB, "pid": 0xEFFFFFFC, "user": 0xEFFFFFFD}
 _ROOT = "run as root (sudo rtdebug ...)"
-_VERSION_TIMEOUT_S = 5
 
 
 class State(StrEnum):
@@ -310,18 +309,16 @@ def _kernel_log(host: Host) -> _Finding:
     return _Finding(State.OK, "/dev/kmsg can be read")
 
 
-def _runtime(name: str, host: Host) -> _Finding:
+def _runtime(name: str, host: Host, timeout_s: float = 5) -> _Finding:
     path = shutil.which(name, path=host.search_path)
     if path is None:
         return _Finding(State.MISSING, "not installed", f"nothing, if no containers of {name} run here")
     try:
         done = subprocess.run(
-            [path, "--version"], capture_output=True, stdin=subprocess.DEVNULL, timeout=_VERSION_TIMEOUT_S
+            [path, "--version"], capture_output=True, stdin=subprocess.DEVNULL, timeout=timeout_s
         )
     except subprocess.TimeoutExpired:
-        return _Finding(
-            State.DEGRADED, f"{path} does not answer within {_VERSION_TIMEOUT_S} s", f"restart {name}"
-        )
+        return _Finding(State.DEGRADED, f"{path} does not answer within {timeout_s:g} s", f"restart {name}")
     version = parse_version(done.stdout.decode(errors="replace"))
     return _Finding(State.OK, f"{version or 'of unknown version'} at {path}")
 
