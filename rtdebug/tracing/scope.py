@@ -11,6 +11,7 @@ from rtdebug.containers.model import Container
 from rtdebug.errors import HostUnable, RtdebugError
 from rtdebug.host.cgroup import (
     MemoryHierarchy,
+    ancestors,
     cgroup_id,
     child_cgroups,
     find_memory_hierarchy,
@@ -78,6 +79,19 @@ def cgroups_in(scope: Scope) -> dict[int, str]:
                 found[cgroup_id(folder)] = cgroup
             except OSError:
                 continue  # gone meanwhile
+    return found
+
+
+def cgroups_above(scope: Scope) -> dict[int, str]:
+    """Return the memory cgroups above the container's, up to the root: id -> path. Their limits bind it too."""
+    if scope.hierarchy is None or scope.container is None or scope.container.cgroup is None:
+        return {}
+    found = {}
+    for cgroup in ancestors(scope.container.cgroup):
+        try:
+            found[cgroup_id(scope.hierarchy.path(cgroup))] = cgroup
+        except (OSError, HostUnable, ValueError):
+            continue
     return found
 
 

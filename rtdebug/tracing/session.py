@@ -14,7 +14,7 @@ import struct
 import time
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
@@ -31,14 +31,19 @@ from rtdebug.tracing.loader import TRACED_PAGE, Loaded, load, traced_pages
 from rtdebug.tracing.options import Filter, TraceOptions, pack_config
 from rtdebug.tracing.processes import Place
 from rtdebug.tracing.ring import Ring, records
-from rtdebug.tracing.schema import Array, Schema, load_schema
-from rtdebug.tracing.scope import Found, Scope, cgroups_in, find_process, find_processes, pids_in
+from rtdebug.tracing.schema import Array, FieldValue, Schema, as_dict, load_schema
+from rtdebug.tracing.scope import Found, Scope, cgroups_above, cgroups_in, find_process, find_processes, pids_in
+
+if TYPE_CHECKING:
+    from rtdebug.tracing.symbols import Symbolizer
 
 CALLS_RING_BYTES = 8 << 20
 EVENTS_RING_BYTES = 1 << 20
 AGGREGATE_BYTES = 8 << 20
 """Kernel memory for the aggregation, over all CPUs: bounds its number of keys."""
 STACKS = 16384
+STACK_DEPTH = 127
+"""Frames of a stack: PERF_MAX_STACK_DEPTH."""
 _MAX_PENDING_CALLS = 1 << 16
 _TRACED, _TRACED_COMPAT = 1, 2
 
@@ -46,7 +51,7 @@ _TRACED, _TRACED_COMPAT = 1, 2
 class Recorder(Protocol):
     """What keeps the records of a session: see recording.py."""
 
-    def entry(self, entry: Entry) -> None:
+    def entries(self, entries: Iterable[Entry]) -> None:
         """Keep what user space found."""
 
     def events(self, slots: Array) -> None:
@@ -77,12 +82,16 @@ class Session:
         """32-bit programs in scope: their system calls are not decoded."""
         self.summary_calls: list[EventLine] = []
         """Calls that went into the recording only, added up: for the summary."""
+        self.kills: list[dict[str, FieldValue]] = []
+        """Fields of each struct oom_event that was drained, for who makes the report (the caller empties it)."""
+        self._calls_ring_bytes = CALLS_RING_BYTES if options.every_call else mmap.PAGESIZE
         self._loaded: Loaded | None = None
         self._events_ring: Ring
         self._calls_ring: Ring
         self._aggregates: AggregateReader
         self._traced: mmap.mmap
         self._stacks_seen: set[tuple[int, int]] = set()
+        self._symbolizer: Symbolizer | None = None
 
     def __enter__(self) -> Session:
         return self
@@ -100,7 +109,7 @@ class Session:
             compiled_program(),
             {
                 "traced": traced_pages(),
-                "calls": CALLS_RING_BYTES,
+                "calls": self._calls_ring_bytes,
                 "events": EVENTS_RING_BYTES,
                 "stacks": STACKS if self.options.stack else 1,
                 "aggregates": max(512, min(16384, AGGREGATE_BYTES // entry_bytes)),
@@ -109,7 +118,7 @@ class Session:
         maps = self._loaded.maps
         self._traced = mmap.mmap(maps["traced"], traced_pages() * TRACED_PAGE)
         self._events_ring = Ring(maps["events"], EVENTS_RING_BYTES, self.schema.event_slot)
-        self._calls_ring = Ring(maps["calls"], CALLS_RING_BYTES, self.schema.call_slot)
+        self._calls_ring = Ring(maps["calls"], self._calls_ring_bytes, self.schema.call_slot)
         self._aggregates = AggregateReader(maps["aggregates"], self.schema)
         self._configure()
         self._enter_cgroups()
@@ -163,6 +172,8 @@ class Session:
 
     def _enter_cgroups(self) -> None:
         only_pid = self.options.pid is not None
+        for memcg_id, cgroup in cgroups_above(self.scope).items():
+            self._learn(place_entry(memcg_id, Place(cgroup, None)))
         for memcg_id, cgroup in cgroups_in(self.scope).items():
             self._learn(place_entry(memcg_id, Place(cgroup, self.scope.container)))
             if not self.scope.all and not only_pid:
@@ -217,7 +228,7 @@ class Session:
     def _learn(self, entry: Entry) -> None:
         self.decoder.learn(entry)
         if self.recorder is not None:
-            self.recorder.entry(entry)
+            self.recorder.entries((entry,))
 
     # --- what the programs tell ---
 
@@ -239,6 +250,7 @@ class Session:
                 self.recorder.events(view)
             records_ = records(view)
             self._note_processes(records_)
+            self._note_kills(records_)
             lines += self.decoder.events(records_)
             del records_, view
         if self.recorder is None:
@@ -253,7 +265,7 @@ class Session:
 
     def calls_waiting_share(self) -> float:
         """How full the ring of calls is, 0 to 1: how soon it must be drained again."""
-        return self._calls_ring.waiting() * self.schema.call_slot.itemsize / CALLS_RING_BYTES
+        return self._calls_ring.waiting() * self.schema.call_slot.itemsize / self._calls_ring_bytes
 
     def _record_calls(self, slots: Array) -> None:
         assert self.recorder is not None
@@ -299,11 +311,24 @@ class Session:
                 self.compat_pids.discard(pid)
                 self._aggregates.forget(pid)
             elif event != ids["process_comm"]:
+                self._tell_symbolizer(event, pid, int(record["parent_pid"]))
                 self.first_vm_bytes[pid] = int(record["total_vm_pages"]) * mmap.PAGESIZE
                 if record["compat"]:
                     self.compat_pids.add(pid)
                 else:
                     self.compat_pids.discard(pid)
+
+    def _tell_symbolizer(self, event: int, pid: int, parent_pid: int) -> None:
+        if self._symbolizer is None:
+            return
+        if event == self.schema.event_ids["process_fork"]:
+            self._symbolizer.forked(parent_pid, pid)
+        elif event == self.schema.event_ids["process_exec"]:
+            self._symbolizer.execed(pid)
+
+    def _note_kills(self, array: Array) -> None:
+        for raw in array[array["header"]["event"] == self.schema.event_ids["oom_kill"]]:
+            self.kills.append(as_dict(self.schema.record("oom_event", raw.tobytes())))
 
     def _name_stacks(self, pids: Array, stack_ids: Array) -> None:
         taken = stack_ids >= 0
@@ -315,10 +340,15 @@ class Session:
                 self._stacks_seen.add((pid, stack_id))
                 self._learn(stack_entry(pid, stack_id, self._frames(pid, stack_id)))
 
-    def _frames(self, pid: int, stack_id: int) -> Iterable[str]:
-        raw = bpf.lookup(self._map("stacks"), struct.pack("I", stack_id), 127 * 8) or b""
+    def _frames(self, pid: int, stack_id: int) -> list[str]:
+        raw = bpf.lookup(self._map("stacks"), struct.pack("I", stack_id), STACK_DEPTH * 8) or b""
         addresses = [address for address in struct.unpack(f"{len(raw) // 8}Q", raw) if address]
-        return [f"0x{address:x}" for address in addresses]
+        process = self.decoder.processes.find(pid, time.monotonic_ns())
+        if self._symbolizer is None:
+            from rtdebug.tracing.symbols import Symbolizer
+
+            self._symbolizer = Symbolizer()
+        return [str(frame) for frame in self._symbolizer.symbolize(pid, process and process.ns_pid, addresses)]
 
 
 def _time_of(line: EventLine) -> int:
