@@ -30,6 +30,7 @@ from rtdebug.tracing.line import EventLine
 from rtdebug.tracing.ring import records
 from rtdebug.tracing.schema import Array, ByteOrder, Schema
 from rtdebug.tracing.summary import SharedKey
+from rtdebug.tracing.tally import tally
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -86,6 +87,11 @@ class Selection:
     """Names of events; empty: all."""
     pid: int | None = None
     """tgid in the host's pid namespace."""
+
+    @property
+    def is_all(self) -> bool:
+        """Tell whether every line is taken."""
+        return not self.events and self.pid is None
 
     def takes(self, line: EventLine) -> bool:
         """Tell whether the line is one of them."""
@@ -283,6 +289,22 @@ class Recording:
             for line in lines:
                 self.last_ns = max(self.last_ns, line.time_ns)
                 yield line
+
+    def totals(self, selection: Selection | None = None) -> Iterator[EventLine]:
+        """Give lines that add up to the same summary as `lines`, with calls added up: faster by far."""
+        wanted, decoder = selection or Selection(), self.decoder()
+        for chunk, lines in self.decoded(decoder, wanted):
+            if chunk is not None and chunk.kind is Kind.CALLS:
+                lines = self._tally(decoder, self.calls_of(chunk, wanted))
+            for line in lines:
+                self.last_ns = max(self.last_ns, line.time_ns)
+                yield line
+
+    def _tally(self, decoder: Decoder, array: Array) -> Iterator[EventLine]:
+        if len(array):
+            counts, single = tally(array, self.schema)
+            yield from decoder.aggregates(int(array["time_ns"].max()), counts)
+            yield from decoder.calls(single)
 
     def decoded(
         self, decoder: Decoder, wanted: Selection
