@@ -52,7 +52,9 @@ class Place:
 
 
 @dataclass(frozen=True, slots=True)
-class _Version:
+class Version:
+    """A process from a time on."""
+
     since_ns: int
     process: Process
 
@@ -61,7 +63,7 @@ class ProcessTable:
     """Processes by pid and time, and cgroups by their id. Times are CLOCK_MONOTONIC."""
 
     def __init__(self) -> None:
-        self._versions: dict[int, list[_Version]] = {}
+        self._versions: dict[int, list[Version]] = {}
         self._places: dict[int, Place] = {}
         self._exited: deque[tuple[int, int]] = deque()
 
@@ -74,6 +76,10 @@ class ProcessTable:
             if version.since_ns <= time_ns:
                 return version.process
         return versions[0].process
+
+    def versions(self, pid: int) -> tuple[Version, ...]:
+        """Return what is known of `pid`, the oldest first."""
+        return tuple(self._versions.get(pid, ()))
 
     def add(self, process: Process, since_ns: int = 0) -> None:
         """Enter a process that user space found, for example in /proc when the trace began."""
@@ -136,7 +142,7 @@ class ProcessTable:
 
     def _push(self, process: Process, since_ns: int) -> None:
         versions = self._versions.setdefault(process.pid, [])
-        versions.append(_Version(since_ns, process))
+        versions.append(Version(since_ns, process))
         del versions[:-MAX_VERSIONS]
 
     def _forget_later(self, pid: int, exit_ns: int) -> None:

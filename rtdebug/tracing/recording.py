@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -30,6 +30,10 @@ from rtdebug.tracing.line import EventLine
 from rtdebug.tracing.ring import records
 from rtdebug.tracing.schema import Array, ByteOrder, Schema
 from rtdebug.tracing.summary import SharedKey
+from rtdebug.tracing.tally import tally
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 ENTRIES_BYTES = 1 << 18
 """A LINE chunk is closed when it has grown to this."""
@@ -83,6 +87,11 @@ class Selection:
     """Names of events; empty: all."""
     pid: int | None = None
     """tgid in the host's pid namespace."""
+
+    @property
+    def is_all(self) -> bool:
+        """Tell whether every line is taken."""
+        return not self.events and self.pid is None
 
     def takes(self, line: EventLine) -> bool:
         """Tell whether the line is one of them."""
@@ -276,22 +285,56 @@ class Recording:
         trace was killed before it could. Raises RtdebugError when a whole chunk makes no sense.
         """
         wanted = selection or Selection()
-        decoder = self.decoder()
+        for _, lines in self.decoded(self.decoder(), wanted):
+            for line in lines:
+                self.last_ns = max(self.last_ns, line.time_ns)
+                yield line
+
+    def totals(self, selection: Selection | None = None) -> Iterator[EventLine]:
+        """Give lines that add up to the same summary as `lines`, with calls added up: faster by far."""
+        wanted, decoder = selection or Selection(), self.decoder()
+        for chunk, lines in self.decoded(decoder, wanted):
+            if chunk is not None and chunk.kind is Kind.CALLS:
+                lines = self._tally(decoder, self.calls_of(chunk, wanted))
+            for line in lines:
+                self.last_ns = max(self.last_ns, line.time_ns)
+                yield line
+
+    def _tally(self, decoder: Decoder, array: Array) -> Iterator[EventLine]:
+        if len(array):
+            counts, single = tally(array, self.schema)
+            yield from decoder.aggregates(int(array["time_ns"].max()), counts)
+            yield from decoder.calls(single)
+
+    def decoded(
+        self, decoder: Decoder, wanted: Selection
+    ) -> Iterator[tuple[Chunk | None, Iterator[EventLine]]]:
+        """Give each chunk with its lines, which need not be taken from a chunk of calls; last None, with
+        the kills that nobody made a report of.
+        """
         kills = _Kills()
         for chunk in self.chunks():
-            with _damage(self.path):
-                decoded = self._decode(chunk, decoder, wanted)
-                for line in kills.join(decoded, from_user_space=chunk.kind is Kind.ENTRIES):
-                    self.last_ns = max(self.last_ns, line.time_ns)
-                    if wanted.takes(line):
-                        yield line
-        yield from filter(wanted.takes, kills.left())
+            lines = self._decode(chunk, decoder, wanted)
+            joined = kills.join(lines, from_user_space=chunk.kind is Kind.ENTRIES)
+            yield chunk, _guarded(self.path, filter(wanted.takes, joined))
+        yield None, filter(wanted.takes, kills.left())
         self.unknown_records = decoder.unknown_records
+
+    def calls_of(self, chunk: Chunk, wanted: Selection) -> Array:
+        """Return the records of a chunk of calls."""
+        with _damage(self.path):
+            array = records(np.frombuffer(chunk.payload, self.schema.call_slot))
+            return wanted.of_calls(array, self.schema)
+
+    def frames(self, selection: Selection | None = None) -> dict[str, pd.DataFrame]:
+        """Return the recording as DataFrames by name of the event (frames.py); it must fit into memory."""
+        from rtdebug.tracing.frames import frames  # pandas takes a second to import
+
+        return frames(self, selection)
 
     def _decode(self, chunk: Chunk, decoder: Decoder, wanted: Selection) -> Iterator[EventLine]:
         if chunk.kind is Kind.CALLS:
-            array = records(np.frombuffer(chunk.payload, self.schema.call_slot))
-            yield from decoder.calls(wanted.of_calls(array, self.schema))
+            yield from decoder.calls(self.calls_of(chunk, wanted))
         elif chunk.kind is Kind.EVENTS:
             yield from decoder.events(records(np.frombuffer(chunk.payload, self.schema.event_slot)))
         elif chunk.kind is Kind.AGGREGATES:
@@ -323,8 +366,8 @@ class _Kills:
             else:
                 self._waiting[line.pid] = line
 
-    def left(self) -> Iterable[EventLine]:
-        return self._waiting.values()
+    def left(self) -> Iterator[EventLine]:
+        yield from self._waiting.values()
 
 
 @contextlib.contextmanager
@@ -336,6 +379,11 @@ def _damage(path: Path) -> Iterator[None]:
         detail = f"{type(error).__name__}: {error!s:.100}"
         message = f"{path} holds something that no trace writes ({detail})"
         raise RtdebugError(message, "the file is damaged") from error
+
+
+def _guarded(path: Path, lines: Iterator[EventLine]) -> Iterator[EventLine]:
+    with _damage(path):
+        yield from lines
 
 
 def _start_from(value: Mapping[str, Any]) -> Start:
