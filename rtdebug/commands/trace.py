@@ -80,7 +80,9 @@ def command(
     from rtdebug.containers.model import Container
     from rtdebug.errors import UsageProblem
     from rtdebug.live import LiveOptions, LiveTrace, find_again
+    from rtdebug.render.choose import line_renderer
     from rtdebug.render.escape import escape
+    from rtdebug.render.ready import ready_line
     from rtdebug.tracing.options import EVENTS, TraceOptions
     from rtdebug.tracing.recording import RecordingWriter, start_here
     from rtdebug.tracing.scope import check_pid, make_scope
@@ -121,7 +123,7 @@ def command(
         )
         writer = RecordingWriter(record, start, notice, force=force)
         session.recorder = writer
-    renderer = make_renderer(output, whole_host)
+    renderer = line_renderer(output, whole_host)
     live = LiveOptions(duration_s, interval_s, find_again(find) if follow else None)
     with session:
         summary = LiveTrace(session, live, renderer, notice, writer).run(

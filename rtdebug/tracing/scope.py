@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rtdebug.containers.model import Container
-from rtdebug.errors import HostUnable, RtdebugError
+from rtdebug.errors import HostUnable, RtdebugError, TargetError
 from rtdebug.host.cgroup import (
     MemoryHierarchy,
     ancestors,
@@ -119,6 +119,18 @@ def descendants(pid: int, proc: Path = Path("/proc")) -> frozenset[int]:
             found.add(current)
             queue += children.get(current, ())
     return frozenset(found)
+
+
+def check_pid(pid: int, scope: Scope, proc: Path = Path("/proc")) -> None:
+    """Raise TargetError when there is no such process, or it is not in scope."""
+    if not (proc / str(pid)).exists():
+        raise TargetError(f"there is no process {pid}", "--pid takes the pid that the host sees")
+    if scope.container is not None and pid not in pids_in(scope, proc):
+        name = scope.container.name or scope.container.id
+        raise TargetError(
+            f"process {pid} is not in {name}",
+            f"trace it by `rtdebug trace pid:{pid}`, or give the pid that the host sees (`rtdebug ps`)",
+        )
 
 
 @dataclass(frozen=True, slots=True)
