@@ -112,7 +112,7 @@ class ProcessTable:
         place = self._places.get(memcg_id) if memcg_id is not None else None
         if place is None and before is not None and before.memcg_id == memcg_id and before.cgroup is not None:
             place = Place(before.cgroup, before.container)
-        cmdline = cmdline_of(bytes(record["cmdline"]))
+        cmdline = cmdline_of(bytes(record["cmdline"])[: int(record["cmdline_bytes"])])
         process = Process(
             pid=pid,
             ns_pid=int(header["ns_pid"]) or None,

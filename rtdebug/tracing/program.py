@@ -100,11 +100,13 @@ def program_source() -> str:
 
 
 def cache_name(source: str, bcc_version: str, notes: Path = Path("/sys/kernel/notes")) -> str:
-    """Return the cache's file name for this source, kernel build and bcc: another of any is another file.
+    """Return the cache's file name for this source, kernel build, bcc and way of compiling.
 
-    /sys/kernel/notes holds the kernel's build id.
+    Another of any of them is another file. /sys/kernel/notes holds the kernel's build id.
     """
     digest = sha256()
+    for module in ("btf.py", "compiler.py", "program.py", "shim.py"):
+        digest.update(Path(__file__).with_name(module).read_bytes())
     for part in (__version__, source, bcc_version, platform.release(), platform.version(), platform.machine()):
         digest.update(part.encode() + b"\0")
     try:

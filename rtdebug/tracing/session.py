@@ -69,9 +69,7 @@ class Session:
         self.scope = scope
         self.options = options
         self.schema: Schema = load_schema()
-        self.decoder = Decoder(
-            self.schema, clock_offset_ns(), Host(platform.machine(), mmap.PAGESIZE)
-        )
+        self.decoder = Decoder(self.schema, Host(platform.machine(), mmap.PAGESIZE), clock_offset_ns())
         self.recorder = recorder
         self.first_vm_bytes: dict[int, int] = {}
         """Size of each live process's address space when it came into sight, or at its last exec."""
