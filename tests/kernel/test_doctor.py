@@ -1,7 +1,6 @@
 """`rtdebug doctor` on the real kernel: what it says must be what /proc, /sys and other tools say."""
 
 import json
-import os
 import shutil
 import subprocess
 import sys
@@ -30,9 +29,9 @@ def checks(done):
 
 
 def test_trace_can_run_here_and_everything_is_closed_again():
-    before = sorted(os.listdir("/proc/self/fd"))
+    before = len(list(Path("/proc/self/fd").iterdir()))
     found = run_checks()
-    assert sorted(os.listdir("/proc/self/fd")) == before
+    assert len(list(Path("/proc/self/fd").iterdir())) == before
     assert [check for check in found if check.required and check.state is not State.OK] == []
 
 
@@ -43,10 +42,12 @@ def test_probes_exist_where_the_kernel_lists_their_pmu():
         assert (found[kind]["state"] == "ok") is listed
 
 
-def test_fentry_loads_where_the_kernel_traces_functions():
-    state = checks(doctor("-o", "json"))["fentry"]["state"]
-    traces_functions = " register_ftrace_direct" in Path("/proc/kallsyms").read_text()
-    assert (state == "ok") is traces_functions
+def test_fentry_loads_only_where_the_kernel_traces_functions():
+    found = checks(doctor("-o", "json"))["fentry"]
+    if " ftrace_set_filter_ip\n" not in Path("/proc/kallsyms").read_text():
+        assert found["state"] == "missing"
+    elif found["state"] == "missing":  # seen: a kernel that has it all and lets nobody use it
+        assert "by a policy of this kernel" in found["detail"]
 
 
 def test_runtimes_and_memory_controller_have_a_second_witness():
