@@ -13,7 +13,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Collection
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import partial
 from pathlib import Path
@@ -200,13 +200,20 @@ def _libbpf(_host: Host) -> _Finding:
 
 
 def _trial(attempt: Callable[[], None], success: str, remedy: str, _host: Host) -> _Finding:
-    """Done for real on the running kernel. EPERM mostly means that we are not root."""
+    """Done for real on the running kernel."""
     try:
         attempt()
     except RtdebugError as error:
-        privileged = Capability.CAP_BPF in (read_effective() or ())
-        return _Finding(State.MISSING, error.message, remedy if privileged else _ROOT)
+        return _refused(error, remedy)
     return _Finding(State.OK, success)
+
+
+def _refused(error: RtdebugError, remedy: str) -> _Finding:
+    """EPERM is for want of a capability; to one who holds it, it is some policy's."""
+    if Capability.CAP_BPF not in (read_effective() or ()):
+        return _Finding(State.MISSING, error.message, _ROOT)
+    policy = ", by a policy of this kernel" if getattr(error, "number", 0) == errno.EPERM else ""
+    return _Finding(State.MISSING, error.message + policy, remedy)
 
 
 def _tracepoints(_host: Host) -> _Finding:
@@ -216,7 +223,7 @@ def _tracepoints(_host: Host) -> _Finding:
             trials.try_raw_tracepoint(name)
         except RtdebugError as error:
             if getattr(error, "number", 0) != errno.ENOENT:
-                return _Finding(State.MISSING, error.message, _ROOT)
+                return _refused(error, "boot a kernel with CONFIG_BPF_EVENTS=y")
             missing.append(name)
     if not missing:
         return _Finding(State.OK, f"all {len(TRACEPOINTS)} attach")
@@ -263,11 +270,8 @@ def _lockdown(host: Host) -> _Finding:
     try:
         trials.try_kernel_read()
     except RtdebugError as error:
-        privileged = Capability.CAP_BPF in (read_effective() or ())
-        remedy = "boot without lockdown=confidentiality" if privileged else _ROOT
-        return _Finding(
-            State.MISSING, f"programs may not read kernel memory ({error.message}); mode {mode}", remedy
-        )
+        found = _refused(error, "boot without lockdown=confidentiality")
+        return replace(found, detail=f"programs may not read kernel memory ({found.detail}); mode {mode}")
     return _Finding(State.OK, f"programs may read kernel memory; mode {mode}")
 
 

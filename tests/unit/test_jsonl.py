@@ -62,6 +62,7 @@ def test_threads_are_not_mixed_up():
         pytest.param({"p": "\udc80"}, {"k": {"p": "\ufffd", "p_hex": "80"}}, id="in an object"),
         pytest.param({"\udc80": 1}, {"k": {r"\x80": 1}}, id="in a key"),
         pytest.param([float("nan"), float("inf"), 1.5], {"k": [None, None, 1.5]}, id="NaN"),
+        pytest.param("\x7f\x9b\u2028", {"k": "\x7f\x9b\u2028"}, id="controls"),
         pytest.param(2**64 - 1, {"k": 2**64 - 1}, id="u64"),
     ],
 )

@@ -59,6 +59,8 @@ def test_mapped_bytes_come_from_mmap_growing_brk_and_growing_mremap():
         event_line("munmap", length_bytes=3 * MIB),
     )
     assert found.processes[0].mapped_bytes == 21 * MIB
+    added_up = event_line("mremap", length_bytes=500 * MIB, count=100, failures=0)  # from which lengths?
+    assert summed(added_up).processes[0].mapped_bytes == 0
     assert found.events["brk"].length_bytes == 0
 
 
@@ -86,6 +88,14 @@ def test_posix_shared_memory_from_its_creation_to_its_end():
     assert (found.length_bytes, found.linked) == (64 * MIB, True)
     (found,) = summed(create(), size, unlink).shared_memory
     assert (found.pid, found.linked) == (1, False)
+
+
+def test_a_file_unlinked_by_another_path_is_known_by_its_inode():
+    made = event_line("shm_open", path="/dev/shm/a", created=True, inode_id=5, device_id=23)
+    other = event_line("shm_unlink", path="a", inode_id=5, device_id=24)
+    same = event_line("shm_unlink", path="a", inode_id=5, device_id=23)
+    assert [each.linked for each in summed(made, other).shared_memory] == [True]
+    assert [each.linked for each in summed(made, same).shared_memory] == [False]
 
 
 def test_opening_what_exists_or_failing_to_unlink_changes_nothing():

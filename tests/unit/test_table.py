@@ -116,6 +116,12 @@ def test_outcome(fields, shown):
     assert detail("munmap", {"length_bytes": MIB, **fields}) == shown
 
 
+def test_tmpfs_full_found_by_a_page_fault_and_full_of_files():
+    assert detail("shm_full", {"path": "/dev/shm/a", "by_fault": True}) == "/dev/shm/a in a page fault"
+    full = {"path": "/dev/shm/a", "syscall": "openat", "size_inodes": 23, "free_inodes": 0}
+    assert detail("shm_full", full) == "/dev/shm/a in openat no free inodes"
+
+
 def test_brk_that_shrinks_and_private_segments():
     assert detail("brk", {"length_bytes": -4096}) == "-4 KiB"
     assert detail("shmget", {"key": 0, "shm_id": 0}) == "IPC_PRIVATE -> id 0"
