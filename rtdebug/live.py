@@ -208,7 +208,8 @@ class LiveTrace:
         with contextlib.suppress(BrokenPipeError):  # told already, when it was met first
             self._show(lines)
         lost = self._session.lost()
-        mapped = still_mapped_bytes(self._session.first_vm_bytes)
+        # who has exited has nothing mapped; a pid that lives again has its new owner's
+        mapped = dict.fromkeys(self._session.exited_pids, 0) | still_mapped_bytes(self._session.first_vm_bytes)
         linked = still_linked(self._session.scope.container, self._session.scope.all)
         ended_ns = time.time_ns()
         if self._writer is not None:

@@ -19,8 +19,8 @@ SOURCES = (
     "mapping.bpf.c",
     "shm.bpf.c",
     "tmpfs.bpf.c",
-    "oom.bpf.c",
     "process.bpf.c",
+    "oom.bpf.c",
     "syscall.bpf.c",
 )
 

@@ -12,6 +12,7 @@ import os
 import platform
 import struct
 import time
+from collections import deque
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
@@ -45,7 +46,8 @@ STACKS = 16384
 STACK_DEPTH = 127
 """Frames of a stack: PERF_MAX_STACK_DEPTH."""
 _MAX_PENDING_CALLS = 1 << 16
-_TRACED, _TRACED_COMPAT = 1, 2
+_TRACED, _TRACED_COMPAT, _TRACED_RUNTIME = 1, 2, 3
+"""enum traced_state of bpf/common.h."""
 
 
 class Recorder(Protocol):
@@ -78,6 +80,7 @@ class Session:
         self.recorder = recorder
         self.first_vm_bytes: dict[int, int] = {}
         """Size of each live process's address space when it came into sight, or at its last exec."""
+        self.exited_pids: deque[int] = deque(maxlen=4096)
         self.compat_pids: set[int] = set()
         """32-bit programs in scope: their system calls are not decoded."""
         self.summary_calls: list[EventLine] = []
@@ -204,7 +207,8 @@ class Session:
         if found.compat:
             self.compat_pids.add(pid)
         if found.compat or not self.scope.all or self.options.pid is not None:
-            self._traced[pid] = _TRACED_COMPAT if found.compat else _TRACED
+            state = _TRACED_RUNTIME if is_runtime(found.process.comm) else _TRACED
+            self._traced[pid] = _TRACED_COMPAT if found.compat else state
         if self.decoder.processes.find(pid, 0) is None:
             self._learn(process_entry(found.process))
 
@@ -308,6 +312,7 @@ class Session:
             pid, event = int(record["header"]["pid"]), int(record["header"]["event"])
             if event == ids["process_exit"]:
                 self.first_vm_bytes.pop(pid, None)
+                self.exited_pids.append(pid)
                 self.compat_pids.discard(pid)
                 self._aggregates.forget(pid)
             elif event != ids["process_comm"]:
@@ -349,6 +354,11 @@ class Session:
 
             self._symbolizer = Symbolizer()
         return [str(frame) for frame in self._symbolizer.symbolize(pid, process and process.ns_pid, addresses)]
+
+
+def is_runtime(comm: str | None) -> bool:
+    """Say whether a process is runc's or crun's own, on its way to become the container's program by exec."""
+    return comm is not None and comm.startswith(("runc", "crun"))
 
 
 def _time_of(line: EventLine) -> int:
