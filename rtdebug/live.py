@@ -25,7 +25,6 @@ from rtdebug.oom.watch import OomWatch
 from rtdebug.tracing.entries import line_entry
 from rtdebug.tracing.line import EventLine
 from rtdebug.tracing.linked import still_linked
-from rtdebug.tracing.options import TraceOptions
 from rtdebug.tracing.recording import End, RecordingWriter
 from rtdebug.tracing.scope import Scope
 from rtdebug.tracing.session import Session, clock_offset_ns, still_mapped_bytes

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from pathlib import Path
 
@@ -31,13 +30,20 @@ from rtdebug.commands.options import (
 @click.option("--duration", "duration_s", type=duration, metavar="TIME", help="Stop after this time (30s, 5m).")
 @click.option("--every-call", is_flag=True, help="One line for each mmap, munmap, mremap, brk and madvise.")
 @click.option(
-    "--interval", "interval_s", type=duration, default="1s", show_default=True, metavar="TIME",
+    "--interval",
+    "interval_s",
+    type=duration,
+    default="1s",
+    show_default=True,
+    metavar="TIME",
     help="Time between two lines of calls that are added up.",
 )
 @click.option("--stack", is_flag=True, help="Take user stacks, with symbols from inside the container.")
 @click.option("--follow", is_flag=True, help="When the container ends, wait until it is started again.")
 @click.option(
-    "--record", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE",
+    "--record",
+    type=click.Path(dir_okay=False, path_type=Path),
+    metavar="FILE",
     help="Keep everything in FILE, for `rtdebug report`. Each call of --every-call then goes there only.",
 )
 @click.option("--force", is_flag=True, help="Let --record replace a file that exists.")
@@ -108,9 +114,7 @@ def command(
     scope = make_scope(find() if target is not None else None)
     if pid is not None:
         check_pid(pid, scope)
-    options = TraceOptions(
-        tuple(dict.fromkeys(events)) or EVENTS, pid, comm, min_bytes, every_call, stack
-    )
+    options = TraceOptions(tuple(dict.fromkeys(events)) or EVENTS, pid, comm, min_bytes, every_call, stack)
     session = Session(scope, options)
     writer = None
     if record is not None:

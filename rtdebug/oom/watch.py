@@ -94,8 +94,8 @@ class OomWatch:
         )
 
     def _container_of(self, kill: OomKill) -> Container | None:
-        places = (self._processes.place(level.memcg_id) for level in kill.levels if level.memcg_id is not None)
-        return next((place.container for place in places if place and place.container), None)
+        owners = (self._processes.container_of(level.memcg_id) for level in kill.levels if level.memcg_id)
+        return next((container for container in owners if container), None)
 
     def _trigger_cgroup(self, kill: OomKill) -> str | None:
         if kill.trigger_pid is None:

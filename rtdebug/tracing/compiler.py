@@ -102,7 +102,8 @@ def _import_bcc(folder: Path) -> ModuleType:
     try:
         spec.loader.exec_module(module)
     except (ImportError, OSError) as error:
-        raise HostUnable(f"cannot import bcc from {folder}: {error}", "apt-get install --reinstall python3-bpfcc") from error
+        hint = "apt-get install --reinstall python3-bpfcc"
+        raise HostUnable(f"cannot import bcc from {folder}: {error}", hint) from error
     return module
 
 

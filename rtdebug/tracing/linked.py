@@ -7,6 +7,7 @@ import json
 import os
 import stat
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 
 from rtdebug.containers.model import Container
 from rtdebug.host.inside import open_inside, read_dev_shm
@@ -82,16 +83,17 @@ def sysv_segments(pid: int) -> Mapping[int, int] | None:
         try:
             libc = ctypes.CDLL(None, use_errno=True)
             if libc.setns(namespace, _CLONE_NEWIPC) == 0:
-                with open("/proc/sysvipc/shm", encoding="ascii") as file:
-                    os.write(write_fd, json.dumps(parse_sysv_shm(file.read())).encode())
+                text = Path("/proc/sysvipc/shm").read_text(encoding="ascii")
+                with os.fdopen(write_fd, "wb") as pipe:
+                    pipe.write(json.dumps(parse_sysv_shm(text)).encode())
         finally:
             os._exit(0)
     os.close(namespace)
     os.close(write_fd)
-    with os.fdopen(read_fd, "rb") as pipe:
-        text = pipe.read()
+    with os.fdopen(read_fd, "rb") as answer:
+        found = answer.read()
     os.waitpid(child, 0)
-    return {int(shm_id): size for shm_id, size in json.loads(text).items()} if text else None
+    return {int(shm_id): size for shm_id, size in json.loads(found).items()} if found else None
 
 
 def parse_sysv_shm(text: str) -> dict[int, int]:

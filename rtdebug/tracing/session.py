@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
+from numpy.typing import NDArray
 
 from rtdebug.containers.model import Container
 from rtdebug.host import bpf
@@ -335,7 +336,7 @@ class Session:
         for raw in array[array["header"]["event"] == self.schema.event_ids["oom_kill"]]:
             self.kills.append(as_dict(self.schema.record("oom_event", raw.tobytes())))
 
-    def _name_stacks(self, pids: Array, stack_ids: Array) -> None:
+    def _name_stacks(self, pids: NDArray[np.uint32], stack_ids: NDArray[np.int32]) -> None:
         taken = stack_ids >= 0
         if not taken.any():
             return
@@ -349,11 +350,12 @@ class Session:
         raw = bpf.lookup(self._map("stacks"), struct.pack("I", stack_id), STACK_DEPTH * 8) or b""
         addresses = [address for address in struct.unpack(f"{len(raw) // 8}Q", raw) if address]
         process = self.decoder.processes.find(pid, time.monotonic_ns())
+        ns_pid = process.ns_pid if process else None
         if self._symbolizer is None:
             from rtdebug.tracing.symbols import Symbolizer
 
             self._symbolizer = Symbolizer()
-        return [str(frame) for frame in self._symbolizer.symbolize(pid, process and process.ns_pid, addresses)]
+        return [str(frame) for frame in self._symbolizer.symbolize(pid, ns_pid, addresses)]
 
 
 def is_runtime(comm: str | None) -> bool:
