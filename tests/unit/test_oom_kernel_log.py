@@ -1,5 +1,6 @@
 """The reader of kernel messages, on fixtures of our own and on what goes wrong in life."""
 
+import time
 from pathlib import Path
 
 import pytest
@@ -263,3 +264,20 @@ def test_a_summary_cut_in_the_middle_keeps_what_is_whole():
     assert record.task_memcg is None
     assert record.cut
     assert not record.complete
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        pytest.param(" " * 50_000, id="blanks"),
+        pytest.param("a" * 50_000 + " ...", id="cut"),
+        pytest.param("[ " * 25_000, id="brackets"),
+        pytest.param(summary_line(1, "/a" + ",task_memcg=x,task=y,pid=1" * 2000)[:-1] + "!", id="summary"),
+        pytest.param("Memory cgroup stats for " + "a:1KB " * 10_000 + "!", id="memory.stat"),
+        pytest.param("Killed process 1 (" + ") " * 25_000, id="name"),
+    ],
+)
+def test_a_hostile_line_takes_no_time(line):
+    start = time.process_time()
+    read_oom_log([line])
+    assert time.process_time() - start < 1
