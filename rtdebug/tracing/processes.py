@@ -90,7 +90,8 @@ class ProcessTable:
         self._places[memcg_id] = place
         for versions in self._versions.values():
             for index, version in enumerate(versions):
-                if version.process.memcg_id == memcg_id and version.process.cgroup is None:
+                known = Place(version.process.cgroup or "", version.process.container)
+                if version.process.memcg_id == memcg_id and known != place:
                     process = replace(version.process, cgroup=place.cgroup, container=place.container)
                     versions[index] = replace(version, process=process)
 

@@ -77,6 +77,8 @@ class End:
     """Bytes still mapped by host pid; None: nobody looked."""
     still_linked: Mapping[SharedKey, int | None] | None = None
     """Shared memory that exists at the end, with its size in bytes; None: nobody looked."""
+    last_sizes: Mapping[SharedKey, int | None] | None = None
+    """Its sizes as they were last seen before the container ended."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,12 +199,13 @@ class RecordingWriter:
 
     def end(self, end: End) -> None:
         """Write how the trace ended."""
-        mapped, linked = end.still_mapped, end.still_linked
+        mapped = end.still_mapped
         fields = {
             "ended_ns": end.ended_ns,
             "lost": dict(end.lost),
             "still_mapped": None if mapped is None else list(mapped.items()),
-            "still_linked": None if linked is None else [[*key, size] for key, size in linked.items()],
+            "still_linked": _shared_rows(end.still_linked),
+            "last_sizes": _shared_rows(end.last_sizes),
         }
         self._chunk(Kind.END, _json(fields))
 
@@ -396,13 +399,22 @@ def _start_from(value: Mapping[str, Any]) -> Start:
 
 
 def _end_from(value: Mapping[str, Any]) -> End:
-    mapped, linked = value["still_mapped"], value["still_linked"]
+    mapped = value["still_mapped"]
     return End(
         ended_ns=value["ended_ns"],
         lost=value["lost"],
         still_mapped=None if mapped is None else dict(mapped),
-        still_linked=None if linked is None else {SharedKey(*key): size for *key, size in linked},
+        still_linked=_shared_from(value["still_linked"]),
+        last_sizes=_shared_from(value["last_sizes"]),
     )
+
+
+def _shared_rows(shared: Mapping[SharedKey, int | None] | None) -> list[list[Any]] | None:
+    return None if shared is None else [[*key, size] for key, size in shared.items()]
+
+
+def _shared_from(rows: list[list[Any]] | None) -> dict[SharedKey, int | None] | None:
+    return None if rows is None else {SharedKey(*key): size for *key, size in rows}
 
 
 def _json(value: Any) -> bytes:  # noqa: ANN401 - whatever JSON can hold
