@@ -271,7 +271,8 @@ class Recording:
                     self.lost = self.end.lost
                 elif chunk.kind is Kind.LOST:
                     self.lost = json.loads(chunk.payload)
-            yield chunk
+            if chunk.kind is not Kind.START:
+                yield chunk
 
     def decoder(self) -> Decoder:
         """Return a Decoder as the trace had it at its start."""
