@@ -208,7 +208,8 @@ def test_what_is_no_file_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "payload", [b"{", b'{"process": 5}', b'{"line": {"fields": 3}}', b'{"stack": {"pid": 1}}', b"3"]
+    "payload",
+    [b"{", b'{"process": 5}', b'{"line": {"fields": 3}}', b'{"stack": {"pid": 1}}', b"3", b"[" * 10**5],
 )
 def test_whole_chunks_of_nonsense_are_an_error(path: Path, payload: bytes) -> None:
     with path.open("ab") as file:
