@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import sys
 import time
 from collections.abc import Iterable, Iterator
 from itertools import islice
@@ -58,6 +56,7 @@ def command(
       rtdebug report incident.rec -o json | jq 'select(.errno == "ENOSPC")'
       rtdebug report incident.rec -o parquet --output-file incident/
     """
+    from rtdebug.render.choose import line_renderer
     from rtdebug.tracing.recording import Recording, Selection
 
     if (output == "parquet") != (output_file is not None):
@@ -71,7 +70,7 @@ def command(
     if output_file is not None:
         _write_parquet(recording, selection, output_file)
     else:
-        renderer = _renderer(output, recording)
+        renderer = line_renderer(output, show_container=recording.start.target is None)
         renderer.summary(_show(recording, selection, renderer, summary_only))
     for note in notes(recording):
         click.echo(f"rtdebug: {escape(note)}", err=True)
@@ -116,22 +115,6 @@ def _batches(lines: Iterable[EventLine]) -> Iterator[list[EventLine]]:
     source = iter(lines)
     while batch := list(islice(source, LINES_AT_ONCE)):
         yield batch
-
-
-def _renderer(output: str, recording: Recording) -> TableRenderer | JsonRenderer:
-    if output == "json":
-        from rtdebug.render.jsonl import JsonRenderer
-
-        return JsonRenderer(sys.stdout.buffer)
-    from rtdebug.render.table import Columns, TableRenderer
-    from rtdebug.render.terminal import terminal_width, use_colour
-
-    columns = Columns(
-        show_container=recording.start.target is None,
-        width=terminal_width(sys.stdout),
-        colour=use_colour(sys.stdout, os.environ),
-    )
-    return TableRenderer(sys.stdout, columns)
 
 
 def _write_parquet(recording: Recording, selection: Selection, folder: Path) -> None:

@@ -27,3 +27,10 @@ class Container:
     image: str | None = None
     runc_root: str | None = None
     """The `--root` under which `runc state ID` finds it."""
+    sandbox: bool = False
+    """The pause container of a pod: it holds the pod's namespaces and runs nothing of its owner's."""
+
+    @property
+    def is_running(self) -> bool:
+        """Whether it has processes: it runs, is paused, or waits to be started."""
+        return self.pid is not None and self.status != "stopped"

@@ -32,7 +32,7 @@ class MemoryHierarchy:
     """The cgroup that is mounted there. Not `/` where a container sees only its own part."""
 
     def path(self, cgroup: str) -> Path:
-
+        """The folder of `cgroup`. Raises HostUnable if it is not mounted here, ValueError for `..`."""
         if ".." in cgroup.split("/"):
             raise ValueError(f"{cgroup!r} is not the path of a cgroup: it holds '..'")
         top = "/" if ".." in self.root else self.root
@@ -120,10 +120,10 @@ def find_memory_hierarchy(proc: Path = Path("/proc")) -> MemoryHierarchy:
 def memory_cgroup_of(
     pid: int, proc: Path = Path("/proc"), hierarchy: MemoryHierarchy | None = None
 ) -> str | None:
-    """The cgroup that counts the memory of `pid`; None if it has exited.
+    """The cgroup that counts the memory of `pid`; None if it has exited or is out of sight.
 
     Seen from inside a cgroup namespace the kernel may print a path that climbs out of it (`/../../x`), or
-    one relative to a root whose place is unknown. Then the tree is searched for the pid; None if out of sight.
+    one relative to a root whose place is unknown. Then the tree is searched for the pid.
     """
     text = read_text(proc / str(pid) / "cgroup")
     entry = memory_entry(parse_proc_cgroup(text)) if text else None

@@ -33,7 +33,7 @@ def open_inside(pid: int, path: str, flags: int, proc: Path = Path("/proc")) -> 
     """A descriptor for `path` as `pid` sees it; the caller closes it.
 
     Symbolic links and `..` are resolved with the root of `pid` as `/`, as chroot(2) would, and magic links
-    of /proc are refused: openat2(2), Linux 5.6. Use O_PATH where opening itself could block or have an effect.
+    of /proc are refused: openat2(2), Linux 5.6. Use O_PATH where opening could block or have an effect.
     Raises OSError: no such process or file, or ELOOP for a magic link.
     """
     root = os.open(proc / str(pid) / "root", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)

@@ -233,7 +233,7 @@ def _process_madvise(fields: Fields) -> Iterable[str]:
 
 def _shm_full(fields: Fields) -> Iterable[str]:
     yield _text(fields, "path")
-    yield _text(fields, "syscall", "in ")
+    yield "in a page fault" if fields.get("by_fault") else _text(fields, "syscall", "in ")
     yield _bytes(fields, "length_bytes", "asked for ")
     yield _share(fields, "used_bytes", "size_bytes", "used")
     yield _inodes(fields)

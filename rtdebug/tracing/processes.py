@@ -97,6 +97,11 @@ class ProcessTable:
                     process = replace(version.process, cgroup=place.cgroup, container=place.container)
                     versions[index] = replace(version, process=process)
 
+    def container_of(self, memcg_id: int) -> Container | None:
+        """Return whose cgroup this is."""
+        place = self._places.get(memcg_id)
+        return place.container if place else None
+
     @property
     def cgroups(self) -> dict[int, str]:
         """Paths of the known memory cgroups by their id."""

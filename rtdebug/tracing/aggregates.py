@@ -1,0 +1,82 @@
+"""Calls added up: in the kernel (the map `aggregates`), and here when a recording takes each one."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from rtdebug.host import bpf
+from rtdebug.tracing.schema import Array, Schema
+
+_MAX_ERRNO = 4095
+
+
+class AggregateReader:
+    """Reads the map `aggregates` and tells what was added since the last time.
+
+    The entries are never reset, for the programs add to them without a lock: the difference is made here.
+    """
+
+    def __init__(self, map_fd: int, schema: Schema) -> None:
+        self._map_fd = map_fd
+        self._record = schema.aggregate_record
+        self._key_bytes = self._record["key"].itemsize
+        self._total = self._record["total"]
+        self._cpus = bpf.possible_cpus()
+        self._known: dict[bytes, tuple[int, int]] = {}
+        self._leaving: set[int] = set()
+
+    def forget(self, pid: int) -> None:
+        """Free the entries of a process that has exited, after they were read once more."""
+        self._leaving.add(pid)
+
+    def read(self) -> Array:
+        """Return the changed keys with what was added under each. Raises BpfError."""
+        changed: list[tuple[bytes, int, int]] = []
+        for keys, values, count in bpf.lookup_batch(self._map_fd, self._key_bytes, self._total.itemsize * self._cpus):
+            totals = np.frombuffer(values, np.uint64).reshape(count, self._cpus, 2).sum(axis=1).tolist()
+            for index, (calls, length_bytes) in enumerate(totals):
+                key = keys[index * self._key_bytes : (index + 1) * self._key_bytes]
+                calls_before, length_before = self._known.get(key, (0, 0))
+                if calls != calls_before:
+                    added = (length_bytes - length_before) & 0xFFFF_FFFF_FFFF_FFFF  # brk: a change, may be negative
+                    changed.append((key, calls - calls_before, added))
+                    self._known[key] = (calls, length_bytes)
+        self._free_entries()
+        result = np.zeros(len(changed), self._record)
+        if changed:
+            result["key"] = np.frombuffer(b"".join(key for key, _, _ in changed), self._record["key"])
+            result["total"]["count"] = [calls for _, calls, _ in changed]
+            result["total"]["length_bytes"] = np.array([added for _, _, added in changed], np.uint64)
+        return result
+
+    def _free_entries(self) -> None:
+        if not self._leaving:
+            return
+        for key in [key for key in self._known if int.from_bytes(key[:4], "little") in self._leaving]:
+            bpf.delete(self._map_fd, key)
+            del self._known[key]
+        self._leaving.clear()
+
+
+def aggregate_calls(records: Array, schema: Schema) -> Array:
+    """Add up single calls by process, event, advice and errno: what a summary needs of millions of them."""
+    ret = records["ret"]
+    error = np.where((ret < 0) & (ret >= -_MAX_ERRNO), -ret, 0).astype(np.uint64)
+    packed = (
+        (records["pid"].astype(np.uint64) << np.uint64(32))
+        | (records["event"].astype(np.uint64) << np.uint64(24))
+        | (records["advice"].astype(np.uint64) << np.uint64(16))
+        | error
+    )
+    keys, index, counts = np.unique(packed, return_inverse=True, return_counts=True)
+    lengths = np.zeros(len(keys), np.uint64)
+    np.add.at(lengths, index, records["length_bytes"])
+    result = np.zeros(len(keys), schema.aggregate_record)
+    result["key"]["pid"] = keys >> np.uint64(32)
+    result["key"]["event"] = (keys >> np.uint64(24)) & np.uint64(0xFF)
+    result["key"]["advice"] = (keys >> np.uint64(16)) & np.uint64(0xFF)
+    result["key"]["error"] = keys & np.uint64(0xFFFF)
+    result["key"]["stack_id"] = -1
+    result["total"]["count"] = counts
+    result["total"]["length_bytes"] = lengths
+    return result

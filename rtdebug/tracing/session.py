@@ -1,0 +1,395 @@
+"""Session: a trace that runs. Loads and attaches the programs, knows who is in scope, drains what they tell.
+
+The order at the start loses nothing: the cgroups in scope are told to the programs, then they are attached, then
+the processes already there are entered. From then on fork, exec, exit and moves between cgroups keep it right.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import mmap
+import os
+import platform
+import struct
+import time
+from collections import deque
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rtdebug.containers.model import Container
+from rtdebug.host import bpf
+from rtdebug.host.inside import open_inside
+from rtdebug.tracing.aggregates import AggregateReader, aggregate_calls
+from rtdebug.tracing.compiler import compiled_program
+from rtdebug.tracing.decode import Decoder
+from rtdebug.tracing.entries import Entry, place_entry, process_entry, shm_device_entry, stack_entry
+from rtdebug.tracing.fields import Host
+from rtdebug.tracing.line import EventLine
+from rtdebug.tracing.loader import TRACED_PAGE, Loaded, load, traced_pages
+from rtdebug.tracing.options import Filter, TraceOptions, pack_config
+from rtdebug.tracing.processes import Place
+from rtdebug.tracing.ring import Ring, records
+from rtdebug.tracing.schema import Array, FieldValue, Schema, as_dict, load_schema
+from rtdebug.tracing.scope import Found, Scope, cgroups_above, cgroups_in, find_process, find_processes, pids_in
+
+if TYPE_CHECKING:
+    from rtdebug.tracing.symbols import Symbolizer
+
+CALLS_RING_BYTES = 8 << 20
+EVENTS_RING_BYTES = 1 << 20
+AGGREGATE_BYTES = 8 << 20
+"""Kernel memory for the aggregation, over all CPUs: bounds its number of keys."""
+STACKS = 16384
+STACK_DEPTH = 127
+"""Frames of a stack: PERF_MAX_STACK_DEPTH."""
+_MAX_PENDING_CALLS = 1 << 16
+_TRACED, _TRACED_COMPAT, _TRACED_RUNTIME = 1, 2, 3
+"""enum traced_state of bpf/common.h."""
+
+
+class Recorder(Protocol):
+    """What keeps the records of a session: see recording.py."""
+
+    def entries(self, entries: Iterable[Entry]) -> None:
+        """Keep what user space found."""
+
+    def events(self, slots: Array) -> None:
+        """Keep slots of the ring `events`."""
+
+    def calls(self, slots: Array) -> None:
+        """Keep slots of the ring `calls`."""
+
+    def aggregates(self, time_ns: int, array: Array) -> None:
+        """Keep what was added up in the kernel."""
+
+
+class Session:
+    """A trace that runs. Use it as a context manager: leaving it detaches and frees everything in the kernel.
+
+    Raises HostUnable when this host or this process cannot trace, BpfError when the kernel refuses a program.
+    """
+
+    def __init__(self, scope: Scope, options: TraceOptions, recorder: Recorder | None = None) -> None:
+        self.scope = scope
+        self.options = options
+        self.schema: Schema = load_schema()
+        self.decoder = Decoder(self.schema, Host(platform.machine(), mmap.PAGESIZE), clock_offset_ns())
+        self.recorder = recorder
+        self.first_vm_bytes: dict[int, int] = {}
+        """Size of each live process's address space when it came into sight, or at its last exec."""
+        self.exited_pids: deque[int] = deque(maxlen=4096)
+        self.compat_pids: set[int] = set()
+        """32-bit programs in scope: their system calls are not decoded."""
+        self.summary_calls: list[EventLine] = []
+        """Calls that went into the recording only, added up: for the summary."""
+        self.kills: list[dict[str, FieldValue]] = []
+        """Fields of each struct oom_event that was drained, for who makes the report (the caller empties it)."""
+        self._calls_ring_bytes = CALLS_RING_BYTES if options.every_call else mmap.PAGESIZE
+        self._loaded: Loaded | None = None
+        self._events_ring: Ring
+        self._calls_ring: Ring
+        self._aggregates: AggregateReader
+        self._traced: mmap.mmap
+        self._stacks_seen: set[tuple[int, int]] = set()
+        self._symbolizer: Symbolizer | None = None
+
+    def __enter__(self) -> Session:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    # --- start and end ---
+
+    def start(self) -> None:
+        """Compile (or take from the cache), load, attach, and enter the processes that are there."""
+        cpus = bpf.possible_cpus()
+        entry_bytes = self.schema.aggregate_record["total"].itemsize * cpus + 64
+        self._loaded = load(
+            compiled_program(),
+            {
+                "traced": traced_pages(),
+                "calls": self._calls_ring_bytes,
+                "events": EVENTS_RING_BYTES,
+                "stacks": STACKS if self.options.stack else 1,
+                "aggregates": max(512, min(16384, AGGREGATE_BYTES // entry_bytes)),
+            },
+        )
+        maps = self._loaded.maps
+        self._traced = mmap.mmap(maps["traced"], traced_pages() * TRACED_PAGE)
+        self._events_ring = Ring(maps["events"], EVENTS_RING_BYTES, self.schema.event_slot)
+        self._calls_ring = Ring(maps["calls"], self._calls_ring_bytes, self.schema.call_slot)
+        self._aggregates = AggregateReader(maps["aggregates"], self.schema)
+        self._configure()
+        self._enter_cgroups()
+        self._loaded.attach()
+        self.enter_processes()
+        self._learn_shm_device()
+
+    def close(self) -> None:
+        """Detach and free. May be called twice."""
+        if self._loaded is None:
+            return
+        loaded, self._loaded = self._loaded, None
+        loaded.detach()
+        for name in ("_events_ring", "_calls_ring", "_traced"):
+            if hasattr(self, name):
+                with contextlib.suppress(BufferError):  # a view that an exception still holds
+                    getattr(self, name).close()
+        loaded.close()
+
+    def detach(self) -> None:
+        """Stop tracing; what the programs told so far can still be drained."""
+        if self._loaded is not None:
+            self._loaded.detach()
+
+    def _configure(self) -> None:
+        only_pid = self.options.pid is not None
+        scope = Filter(
+            all=self.scope.all and not only_pid,
+            by_cgroup=self.scope.folder is not None and not only_pid,
+            memory_hierarchy_id=self.scope.hierarchy_id,
+        )
+        config = pack_config(self.options, scope, self.schema.event_ids)
+        bpf.update(self._map("config"), struct.pack("I", 0), config)
+
+    def _map(self, name: str) -> int:
+        assert self._loaded is not None, "the session has not started or is closed"
+        return self._loaded.maps[name]
+
+    # --- who is in scope ---
+
+    def follow(self, container: Container) -> None:
+        """Go on with a container that was started again under the same name."""
+        self.scope = Scope(container, self.scope.hierarchy, self.scope.hierarchy_id)
+        self._enter_cgroups()
+        self.enter_processes()
+        self._learn_shm_device()
+
+    def add_place(self, memcg_id: int, place: Place) -> None:
+        """Tell whose cgroup this is: what is found out later than its first event."""
+        self._learn(place_entry(memcg_id, place))
+
+    def _enter_cgroups(self) -> None:
+        only_pid = self.options.pid is not None
+        for memcg_id, cgroup in cgroups_above(self.scope).items():
+            self._learn(place_entry(memcg_id, Place(cgroup, None)))
+        for memcg_id, cgroup in cgroups_in(self.scope).items():
+            self._learn(place_entry(memcg_id, Place(cgroup, self.scope.container)))
+            if not self.scope.all and not only_pid:
+                bpf.update(self._map("target_cgroups"), struct.pack("Q", memcg_id), struct.pack("I", 1))
+
+    def enter_processes(self) -> None:
+        """Trace every process in scope that is not traced yet."""
+        if self.options.pid is not None:
+            found = find_process(self.options.pid, self.scope)
+            if found is not None:
+                self._enter(found)
+            return
+        entered: set[int] = set()
+        while True:  # until no new one appears: without a cgroup, a fork may slip between look and entry
+            new = [found for found in find_processes(self.scope) if found.process.pid not in entered]
+            for found in new:
+                self._enter(found)
+                entered.add(found.process.pid)
+            if not new or self.scope.all or self.scope.folder is not None:
+                return
+
+    def _enter(self, found: Found) -> None:
+        pid = found.process.pid
+        if found.heap_end is not None:
+            bpf.update(self._map("brk_ends"), struct.pack("I", pid), struct.pack("Q", found.heap_end))
+        if found.total_vm_bytes is not None:
+            self.first_vm_bytes.setdefault(pid, found.total_vm_bytes)
+        if found.compat:
+            self.compat_pids.add(pid)
+        if found.compat or not self.scope.all or self.options.pid is not None:
+            state = _TRACED_RUNTIME if is_runtime(found.process.comm) else _TRACED
+            self._traced[pid] = _TRACED_COMPAT if found.compat else state
+        if self.decoder.processes.find(pid, 0) is None:
+            self._learn(process_entry(found.process))
+
+    def pids(self) -> frozenset[int]:
+        """Processes in scope now."""
+        return pids_in(self.scope)
+
+    def _learn_shm_device(self) -> None:
+        """Which tmpfs lies at /dev/shm: a path that names no directory is then known to be below it."""
+        pid = self.scope.container.pid if self.scope.container else None
+        if pid is None:
+            return
+        try:
+            fd = open_inside(pid, "dev/shm", os.O_PATH | os.O_DIRECTORY)
+        except OSError:
+            return
+        device = os.fstat(fd).st_dev
+        os.close(fd)
+        self._learn(shm_device_entry(os.major(device) << 20 | os.minor(device)))
+
+    def _learn(self, entry: Entry) -> None:
+        self.decoder.learn(entry)
+        if self.recorder is not None:
+            self.recorder.entries((entry,))
+
+    # --- what the programs tell ---
+
+    @property
+    def events_fd(self) -> int:
+        """Polls readable when there are events; calls come without waking: drain on a timer too."""
+        return self._map("events")
+
+    def drain(self) -> list[EventLine]:
+        """Take all that waits in the rings, in order of time.
+
+        With a recorder the calls go to it alone (they may be millions) and into `summary_calls`.
+        """
+        waiting = min(self._calls_ring.waiting(), _MAX_PENDING_CALLS if self.recorder is None else 1 << 30)
+        lines: list[EventLine] = []
+        # the events first, up to now at least: a call's process is known before the call is decoded
+        for view in self._events_ring.views():
+            if self.recorder is not None:
+                self.recorder.events(view)
+            records_ = records(view)
+            self._note_processes(records_)
+            self._note_kills(records_)
+            lines += self.decoder.events(records_)
+            del records_, view
+        if self.recorder is None:
+            calls = self._calls_ring.drain(waiting)
+            if self.options.stack:
+                self._name_stacks(calls["pid"], calls["stack_id"])
+            lines += self.decoder.calls(calls)
+            lines.sort(key=_time_of)
+        else:
+            self._calls_ring.drain_into(self._record_calls, waiting)
+        return lines
+
+    def calls_waiting_share(self) -> float:
+        """How full the ring of calls is, 0 to 1: how soon it must be drained again."""
+        return self._calls_ring.waiting() * self.schema.call_slot.itemsize / self._calls_ring_bytes
+
+    def _record_calls(self, slots: Array) -> None:
+        assert self.recorder is not None
+        calls = records(slots)
+        if self.options.stack:
+            self._name_stacks(calls["pid"], calls["stack_id"])
+        self.recorder.calls(slots)
+        added = aggregate_calls(calls, self.schema)
+        self.summary_calls += self.decoder.aggregates(time.monotonic_ns(), added)
+
+    def aggregated(self) -> list[EventLine]:
+        """Take what was added up in the kernel since the last time."""
+        if self.options.every_call:
+            return []
+        now_ns = time.monotonic_ns()
+        array = self._aggregates.read()
+        if self.options.stack:
+            self._name_stacks(array["key"]["pid"], array["key"]["stack_id"])
+        if self.recorder is not None and len(array):
+            self.recorder.aggregates(now_ns, array)
+        return list(self.decoder.aggregates(now_ns, array))
+
+    def lost(self) -> dict[str, int]:
+        """Events that found no room, counted in the kernel: event -> count, without those of which none was lost."""
+        cpus = bpf.possible_cpus()
+        found = {}
+        for event, number in self.schema.event_ids.items():
+            values = bpf.lookup(self._map("lost"), struct.pack("I", number), 8 * cpus) or b""
+            count = sum(struct.unpack(f"{len(values) // 8}Q", values))
+            if count:
+                found[event] = count
+        return found
+
+    def _note_processes(self, array: Array) -> None:
+        """Keep the sizes of address spaces, and drop what belongs to processes that have exited."""
+        ids = self.schema.event_ids
+        events = array["header"]["event"]
+        for raw in array[(events >= ids["process_fork"]) & (events <= ids["process_enter"])]:
+            record = self.schema.record("process_event", raw.tobytes())
+            pid, event = int(record["header"]["pid"]), int(record["header"]["event"])
+            if event == ids["process_exit"]:
+                self.first_vm_bytes.pop(pid, None)
+                self.exited_pids.append(pid)
+                self.compat_pids.discard(pid)
+                self._aggregates.forget(pid)
+            elif event != ids["process_comm"]:
+                self._tell_symbolizer(event, pid, int(record["parent_pid"]))
+                self.first_vm_bytes[pid] = int(record["total_vm_pages"]) * mmap.PAGESIZE
+                if record["compat"]:
+                    self.compat_pids.add(pid)
+                else:
+                    self.compat_pids.discard(pid)
+
+    def _tell_symbolizer(self, event: int, pid: int, parent_pid: int) -> None:
+        if self._symbolizer is None:
+            return
+        if event == self.schema.event_ids["process_fork"]:
+            self._symbolizer.forked(parent_pid, pid)
+        elif event == self.schema.event_ids["process_exec"]:
+            self._symbolizer.execed(pid)
+
+    def _note_kills(self, array: Array) -> None:
+        for raw in array[array["header"]["event"] == self.schema.event_ids["oom_kill"]]:
+            self.kills.append(as_dict(self.schema.record("oom_event", raw.tobytes())))
+
+    def _name_stacks(self, pids: NDArray[np.uint32], stack_ids: NDArray[np.int32]) -> None:
+        taken = stack_ids >= 0
+        if not taken.any():
+            return
+        pairs = np.unique(np.stack([pids[taken].astype(np.int64), stack_ids[taken].astype(np.int64)]), axis=1)
+        for pid, stack_id in pairs.T.tolist():
+            if (pid, stack_id) not in self._stacks_seen:
+                self._stacks_seen.add((pid, stack_id))
+                self._learn(stack_entry(pid, stack_id, self._frames(pid, stack_id)))
+
+    def _frames(self, pid: int, stack_id: int) -> list[str]:
+        raw = bpf.lookup(self._map("stacks"), struct.pack("I", stack_id), STACK_DEPTH * 8) or b""
+        addresses = [address for address in struct.unpack(f"{len(raw) // 8}Q", raw) if address]
+        process = self.decoder.processes.find(pid, time.monotonic_ns())
+        ns_pid = process.ns_pid if process else None
+        if self._symbolizer is None:
+            from rtdebug.tracing.symbols import Symbolizer
+
+            self._symbolizer = Symbolizer()
+        return [str(frame) for frame in self._symbolizer.symbolize(pid, ns_pid, addresses)]
+
+
+def is_runtime(comm: str | None) -> bool:
+    """Say whether a process is runc's or crun's own, on its way to become the container's program by exec."""
+    return comm is not None and comm.startswith(("runc", "crun"))
+
+
+def _time_of(line: EventLine) -> int:
+    return line.time_ns
+
+
+def clock_offset_ns() -> int:
+    """Return CLOCK_REALTIME minus CLOCK_MONOTONIC: what turns a kernel time stamp into wall time.
+
+    The closest of a few pairs of readings is taken: a thread can be switched out between two.
+    """
+    best: tuple[int, int] | None = None
+    for _ in range(5):
+        before = time.monotonic_ns()
+        wall = time.time_ns()
+        after = time.monotonic_ns()
+        if best is None or after - before < best[0]:
+            best = after - before, wall - (before + after) // 2
+    assert best is not None
+    return best[1]
+
+
+def still_mapped_bytes(first_vm_bytes: Mapping[int, int], proc: Path = Path("/proc")) -> dict[int, int]:
+    """Return by how much the address space of each live process has grown since it came into sight, at least 0.
+
+    The kernel's own figure: it knows of overlaid, split and partly unmapped mappings, which the lengths of
+    calls do not add up to.
+    """
+    from rtdebug.tracing.scope import total_vm_bytes
+
+    now = {pid: total_vm_bytes(pid, proc) for pid in first_vm_bytes}
+    return {pid: max(0, size - first_vm_bytes[pid]) for pid, size in now.items() if size is not None}
