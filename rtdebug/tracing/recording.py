@@ -148,6 +148,10 @@ def start_here(
 class RecordingWriter:
     """Writes a recording while the trace runs. `end` and `close` finish it.
 
+    Order within one round of draining: take the calls (`Ring.views`), then drain the events; write entries and
+    events, then the calls. A process event is submitted before the calls of that process, so it then lies
+    before them in the file too.
+
     An existing file is refused, as it may be the only record of an incident; with `force` it is replaced. The
     file is readable by its owner alone, for it holds command lines. When the disk is full or fails, the
     file is cut back to its last whole chunk, `on_stopped` is called once with the reason, and all
@@ -274,7 +278,8 @@ class Recording:
                     self.lost = self.end.lost
                 elif chunk.kind is Kind.LOST:
                     self.lost = json.loads(chunk.payload)
-            yield chunk
+            if chunk.kind is not Kind.START:
+                yield chunk
 
     def decoder(self) -> Decoder:
         """Return a Decoder as the trace had it at its start."""
@@ -376,9 +381,10 @@ class _Kills:
 @contextlib.contextmanager
 def _damage(path: Path) -> Iterator[None]:
     """Say of a chunk whose content makes no sense that the file is bad; whatever it was that fell over it."""
+    nonsense = (LookupError, TypeError, ValueError, AttributeError, OverflowError, RecursionError, struct.error)
     try:
         yield
-    except (KeyError, TypeError, ValueError, AttributeError, IndexError, struct.error) as error:
+    except nonsense as error:
         detail = f"{type(error).__name__}: {error!s:.100}"
         message = f"{path} holds something that no trace writes ({detail})"
         raise RtdebugError(message, "the file is damaged") from error
