@@ -83,7 +83,9 @@ def command(
       rtdebug trace web --record web.rtd --duration 10m
       rtdebug trace --all --event oom_kill -o json | jq .
     """
+    from rtdebug.containers.inventory import list_containers
     from rtdebug.containers.model import Container
+    from rtdebug.containers.owners import owner_by_path, owners
     from rtdebug.errors import UsageProblem
     from rtdebug.live import LiveOptions, LiveTrace, find_again
     from rtdebug.render.choose import line_renderer
@@ -115,7 +117,8 @@ def command(
     if pid is not None:
         check_pid(pid, scope)
     options = TraceOptions(tuple(dict.fromkeys(events)) or EVENTS, pid, comm, min_bytes, every_call, stack)
-    session = Session(scope, options)
+    owner = owners(list_containers(runc_roots).containers) if whole_host else owner_by_path
+    session = Session(scope, options, owner=owner)
     writer = None
     if record is not None:
         start = start_here(

@@ -47,11 +47,14 @@ def read_regular(path: Path, limit_bytes: int = 16 << 20) -> str | None:
         if error.errno in _NOT_THERE or error.errno == errno.ENXIO:
             return None
         raise
-    with os.fdopen(fd, "rb") as file:
+    try:
         status = os.fstat(fd)
         if not stat.S_ISREG(status.st_mode) or status.st_size > limit_bytes:
             return None
-        return decode(file.read(limit_bytes))
+        with os.fdopen(fd, "rb", closefd=False) as file:
+            return decode(file.read(limit_bytes))
+    finally:
+        os.close(fd)
 
 
 def decode(raw: bytes) -> str:

@@ -30,7 +30,7 @@ _SYSLOG_DATE = re.compile(
 )
 _HOST_AND_TAG = re.compile(r" +(?:[\w.:@/-]*\w )?(?P<tag>[^\s:\[\]]+)(?:\[\d+\])?: ?")
 _PROGRAM = re.compile(r"(?P<tag>[\w.@-]+)\[\d+\]: ")
-_UPTIME = re.compile(r"\s*\[?\s*(?P<seconds>\d+\.\d{6})(?: *< *[\d.]+>)?\] ?")
+_UPTIME = re.compile(r"\s*(?:\[\s*)?(?P<seconds>\d+\.\d{6})(?: *< *[\d.]+>)?\] ?")
 _BRACKETED_DATE = re.compile(r"\s*\[(?P<date>[^\[\]]{0,40}\d{1,2}:\d{2}[^\[\]]{0,40}| *\+ *\d+\.\d+)\]:? ?")
 _CALLER = re.compile(r" ?\[ *(?P<caller>[TC]\d+)\] ?")
 _KERNEL_TAG = re.compile(r"(?:[\w.:@/-]*\w )?kernel: ?")

@@ -11,7 +11,7 @@ _UNKNOWN = -1
 _STAT_KEYS = {  # v2's name, then v1's: with total_ the cgroups below are included, as in v2
     "anon_bytes": ("anon", "total_rss", "rss"),
     "file_bytes": ("file", "total_cache", "cache"),
-    "shmem_bytes": ("shmem", "total_shmem"),
+    "shmem_bytes": ("total_shmem", "shmem"),
     "slab_bytes": ("slab",),
 }
 

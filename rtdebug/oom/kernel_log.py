@@ -15,9 +15,9 @@ from typing import ClassVar
 from rtdebug.oom.dressing import ELLIPSES, LogLine, undress
 from rtdebug.oom.lines import (
     CONSTRAINTS,
-    CUT,
     PATTERNS,
     WITH_COMM,
+    before_cut,
     parse_counter,
     parse_host,
     parse_inline_stat,
@@ -187,7 +187,7 @@ class OomLogReader:
         message = line.message
         cut = message.endswith(ELLIPSES) and not PATTERNS["unkillable"].match(message)
         if cut:
-            message = CUT.sub("", message)
+            message = before_cut(message)
         kinds = WITH_COMM if "\n" in message else PATTERNS
         for kind in kinds:
             if match := PATTERNS[kind].match(message):

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import re
 
-from rtdebug.oom.dressing import ELLIPSES
 from rtdebug.oom.record import Constraint, MemoryCounter, Reaped, TaskRow, Trigger, Victim
 
 CONSTRAINTS: dict[str, Constraint] = {
@@ -69,16 +68,9 @@ PATTERNS: dict[str, re.Pattern[str]] = {
 }
 WITH_COMM = ("trigger", "summary", "selected", "killed", "skipped", "reaped", "row", "cpu", "cpuset")
 _FIGURE = re.compile(r"(?P<key>[a-z]+(?:-[a-z]+)?):(?P<kb>\d+)kB")
-_SUMMARY = re.compile(
-    r",nodemask=(?P<nodemask>.*?),cpuset=(?P<cpuset>.*?),mems_allowed=(?P<mems_allowed>[\d,-]*)"
-    r"(?:,oom_memcg=(?P<oom_memcg>.*?)|,global_oom)(?:,task_memcg=(?P<task_memcg>.*))?"
-    r",task=(?P<task>.*),pid=(?P<pid>\d+),uid=(?P<uid>\d+)\s*",
-    re.DOTALL,
-)
 _SUMMARY_PART = re.compile(
     r",(?=(?:nodemask|cpuset|mems_allowed|oom_memcg|task_memcg|task|pid|uid)=|global_oom)"
 )
-CUT = re.compile(rf"[^\s,]*(?:{'|'.join(map(re.escape, ELLIPSES))})$")
 _COLUMNS = {
     "tgid": "tgid",
     "uid": "uid",
@@ -96,6 +88,12 @@ _COLUMNS = {
     "oom_adj": "oom_adj",
     "oom_score_adj": "oom_score_adj",
 }
+
+
+def before_cut(message: str) -> str:
+    """What is whole of a message that ends in an ellipsis: the word it touches may be half."""
+    text = message.removesuffix("...").removesuffix("…")
+    return text[: max(text.rfind(" "), text.rfind(","), text.rfind("\n")) + 1]
 
 
 def parse_counter(usage_kb: int, limit_kb: int, failcnt: int) -> MemoryCounter:
@@ -147,11 +145,18 @@ def parse_killed(pid: int, rest: str) -> Victim:
 
 
 def parse_summary(rest: str) -> dict[str, str]:
-    """The values of the summary line; of a cut one those that are surely whole."""
-    if match := _SUMMARY.fullmatch(rest):
-        return {key: value for key, value in match.groupdict().items() if value is not None}
-    parts = _SUMMARY_PART.split(rest)[1:-1]
-    return dict(part.split("=", 1) for part in parts if "=" in part)
+    """The values of the summary line, which has no quoting; of a cut one those that are surely whole."""
+    ids = re.search(r",pid=(?P<pid>\d+),uid=(?P<uid>\d+)\s*$", rest)
+    if ids is None:
+        parts = _SUMMARY_PART.split(rest)[1:-1]
+        return dict(part.split("=", 1) for part in parts if "=" in part)
+    head, _, task = rest[: ids.start()].rpartition(",task=")
+    head, _, task_memcg = head.partition(",task_memcg=")
+    head, _, oom_memcg = head.partition(",oom_memcg=")
+    parts = _SUMMARY_PART.split(head)[1:]
+    values = dict(part.split("=", 1) for part in parts if "=" in part)
+    values |= {"task_memcg": task_memcg, "oom_memcg": oom_memcg, "task": task, **ids.groupdict()}
+    return {key: value for key, value in values.items() if value}
 
 
 def parse_host(match: re.Match[str]) -> dict[str, int]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
 
@@ -11,6 +12,8 @@ from rtdebug.tracing.line import EventLine, Value
 
 Fields = Mapping[str, Value]
 
+_LONG_ID = re.compile(r"\b([0-9a-f]{12})[0-9a-f]{52}\b")
+_BREAK = re.compile(r" (?!(?:[KMGTPE]i)?B\b)")  # not between a figure and its unit
 _LABEL_COLUMNS = 12
 _BAR_COLUMNS = 24
 _MARK = "  <- limit hit"
@@ -72,6 +75,7 @@ def render_oom(line: EventLine, width: int = 80) -> str:
         *_labelled("victim", _victim(line), width),
         *_labelled("command", _text(fields, "cmdline"), width),
         *_labelled("container", _container(line), width),
+        *_labelled("cgroup", line.cgroup, width),
         *_labelled("limit", _limit(fields), width),
         *_block("cgroups", _tree(fields, width - _LABEL_COLUMNS - 2)),
         *_block("victim held", _held(fields)),
@@ -88,7 +92,7 @@ def _victim(line: EventLine) -> str:
     inside = f", {line.ns_pid} inside" if line.ns_pid not in (None, line.pid) else ""
     uid, adj = _number(fields, "uid"), _number(fields, "oom_score_adj")
     parts = [
-        f"{_name(line.comm)} (pid {line.pid}{inside})",
+        f"{line.comm or UNKNOWN} (pid {line.pid}{inside})",
         f"uid {uid}" if uid is not None else "",
         f"oom_score_adj {adj}" if adj is not None else "",
         "killed with its whole group (memory.oom.group)" if fields.get("oom_group") is True else "",
@@ -97,18 +101,17 @@ def _victim(line: EventLine) -> str:
 
 
 def _container(line: EventLine) -> str | None:
-    if line.container_id is None and line.cgroup is None:
-        return None
     init = {True: "its init process", False: "a worker, not its init process"}
     role = line.fields.get("victim_is_init")
     name = line.container_name or line.container_id
     identity = [line.runtime, line.container_id[:12] if line.container_id and line.container_name else None]
     known = " ".join(part for part in identity if part)
+    if not name:
+        return None
     parts = [
-        f"{name} ({known})" if name and known else name,
-        init[role] if isinstance(role, bool) and name else None,
+        f"{name} ({known})" if known else name,
+        init[role] if isinstance(role, bool) else None,
         "in a cgroup below the container's" if line.fields.get("nested_cgroup") is True else None,
-        f"cgroup {line.cgroup}" if line.cgroup else None,
     ]
     return ", ".join(part for part in parts if part)
 
@@ -122,7 +125,7 @@ def _limit(fields: Fields) -> str:
     failcnt = _number(fields, "failcnt")
     kind = _text(fields, "limit_kind") or "memory"
     parts = [
-        f"{kind} of {cgroup or 'a cgroup'}",
+        f"{kind} of {_short(cgroup)}",
         _share(_number(fields, "usage_bytes"), _number(fields, "limit_bytes")),
         f"hit {failcnt} times" if failcnt else None,
         _OWNERS.get(_text(fields, "limit_owner") or ""),
@@ -158,7 +161,7 @@ def _level_names(levels: Sequence[Fields]) -> Iterator[str]:
     for depth, level in enumerate(levels):
         path = _text(level, "cgroup")
         own = path[len(above) :] if path and above and path.startswith(above) else path
-        name = escape((own or "?").lstrip("/") or "/")
+        name = escape(_short((own or "?").lstrip("/") or "/"))
         # below a deep path the drawing must leave room for the name
         yield name if depth == 0 else f"{'  ' * (min(depth, 6) - 1)}└ {name}"
         above = path.rstrip("/") + "/" if path else ""
@@ -168,6 +171,8 @@ def _level_figures(level: Fields, fields: Fields) -> str:
     usage, limit = _number(level, "usage_bytes"), _number(level, "limit_bytes")
     used = format_bytes(usage)
     hit = _text(level, "cgroup") is not None and level.get("cgroup") == fields.get("oom_memcg")
+    if usage is None and limit is None:
+        return f"{used:>9}"
     text = f"{used:>9} of {format_bytes(limit)}" if limit is not None else f"{used:>9}, no limit"
     return text + (_MARK if hit else "")
 
@@ -198,13 +203,14 @@ def _trigger(line: EventLine) -> str | None:
     comm, order = _text(fields, "trigger_comm"), _number(fields, "order")
     if pid is None and tid is None and comm is None:
         return None
-    thread = f", thread {tid}" if tid is not None and tid != pid else ""
-    who = (
-        "by the victim itself"
-        if pid == line.pid
-        else f"by {_name(comm)} (pid {pid if pid is not None else '?'}"
-    )
-    who += thread if pid == line.pid else f"{thread})"
+    itself = pid == line.pid
+    ids = [
+        f"pid {pid}" if pid is not None and not itself else "",
+        f"thread {tid}" if tid not in (None, pid) else "",
+    ]
+    known_ids = ", ".join(each for each in ids if each)
+    who = "by the victim itself" if itself else f"by {comm or 'a process'}"
+    who += f" ({known_ids})" if known_ids else ""
     pages = (
         f"asking for {1 << order} page{'s' if order else ''}"
         if order is not None and 0 <= order < 32
@@ -216,7 +222,7 @@ def _trigger(line: EventLine) -> str | None:
 
 def _cgroup_of_trigger(fields: Fields) -> str | None:
     cgroup = _text(fields, "trigger_cgroup")
-    return f"in {cgroup}" if cgroup else None
+    return f"in {_short(cgroup)}" if cgroup else None
 
 
 def _stat(fields: Fields) -> str | None:
@@ -232,7 +238,7 @@ def _stat(fields: Fields) -> str | None:
         age=format_duration(_number(fields, "stat_age_ns"))
     )
     cgroup = _text(fields, "stat_cgroup")
-    where = f" ({source}{f', of {cgroup}' if cgroup else ''})" if source else ""
+    where = f" ({source}{f', of {_short(cgroup)}' if cgroup else ''})" if source else ""
     return f"{', '.join(figures)}{where}" if figures else None
 
 
@@ -280,7 +286,7 @@ def _fact(line: EventLine) -> str:
         start = _CONSTRAINTS[constraint]
     elif (limit := _number(fields, "limit_bytes")) is not None:
         kind = "" if fields.get("limit_kind") in (None, "memory") else f"{_text(fields, 'limit_kind')} "
-        owner = _text(fields, "oom_memcg") or "a cgroup"
+        owner = _short(_text(fields, "oom_memcg"))
         start = f"The {kind}limit of {format_bytes(limit)} of {owner} was reached."
     elif constraint == "memcg":
         start = "A cgroup's limit was reached."
@@ -301,7 +307,12 @@ def _swapped(size: int | None) -> str:
 
 
 def _name(comm: str | None) -> str:
-    return escape(comm) if comm else "a process of unknown name"
+    return escape(comm) if comm else "the victim"
+
+
+def _short(path: str | None) -> str:
+    """A path for a sentence: container ids as runtimes shorten them. The line `cgroup` has it whole."""
+    return _LONG_ID.sub(r"\1", path) if path else "a cgroup"
 
 
 def _labelled(label: str, text: str | None, width: int) -> Iterator[str]:
@@ -317,7 +328,7 @@ def _block(label: str, rows: Iterable[str]) -> Iterator[str]:
 def _wrap(text: str, width: int) -> Iterator[str]:
     """Lines of at most `width` columns, broken between words, or inside one that is longer."""
     row = ""
-    for word in escape(text).split(" "):
+    for word in _BREAK.split(escape(text)):
         candidate = f"{row} {word}" if row else word
         if display_width(candidate) <= width:
             row = candidate

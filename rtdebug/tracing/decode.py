@@ -106,7 +106,7 @@ class Decoder:
         for entry in map(Aggregate._make, zip(*(column.tolist() for column in columns), strict=True)):
             event = self.schema.event_names.get(entry.event, "")
             if event not in CALL_FIELDS:
-                self.unknown_records += 1
+                self.unknown_records += entry.calls
                 continue
             values = self._with_stack(fields.aggregate(event, entry, self.host), entry.pid, entry.stack_id)
             process = self.processes.find(entry.pid, time_ns)
