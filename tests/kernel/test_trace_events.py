@@ -261,7 +261,7 @@ def test_shm_posix(cgroup: Path) -> None:
     assert [(line["path"], line["inode_id"]) for line in opened] == [
         (f"/dev/shm/{step['name']}", int(step["inode"])) for step in steps
     ]
-    device = os.stat("/dev/shm").st_dev
+    device = Path("/dev/shm").stat().st_dev
     for line in opened:
         assert {"O_RDWR", "O_CREAT", "O_EXCL"} <= set(line["flags"])
         assert (line["mode"], line["created"], line["length_bytes"]) == ("0600", True, 0)
@@ -304,6 +304,7 @@ def note(fd, path):
     opened.append([os.fsencode(path).hex(), os.fstat(fd).st_ino])
     os.close(fd)
 CREATE = os.O_CREAT | os.O_RDWR
+HOW = (ctypes.c_uint64 * 3)(os.O_CREAT | os.O_RDWR | os.O_EXCL, 0o660, 0)
 os.makedirs("/dev/shm/a/b/c/d")
 """
         + text
@@ -330,6 +331,7 @@ fd = os.open("/dev/shm", os.O_RDONLY)
 note(os.open("x", CREATE, dir_fd=fd), "/dev/shm/x")
 """,
     "through a subdirectory": 'note(os.open("/dev/shm/a/x", CREATE), "/dev/shm/a/x")',
+    "through four": 'note(os.open("/dev/shm/a/b/c/d/x", CREATE), "/dev/shm/.../c/d/x")',
     "through two": 'note(os.open("/dev/shm/a/b/x", CREATE), "/dev/shm/a/b/x")',
     "with dots": 'note(os.open("/dev/shm/../shm/./a/../x", CREATE), "/dev/shm/x")',
     "through a link from outside": """
@@ -370,7 +372,7 @@ def test_shm_open_by_any_way_has_the_real_path(cgroup: Path, way: str) -> None:
             "call(257, -100, b'/dev/shm/x', 0o1102, 0o600)", {"O_RDWR", "O_CREAT", "O_TRUNC"}, "0600", id="openat"
         ),
         pytest.param(
-            "call(437, -100, b'/dev/shm/x', ctypes.addressof((ctypes.c_uint64 * 3)(0o302, 0o660, 0)), 24)",
+            "call(437, -100, b'/dev/shm/x', ctypes.addressof(HOW), 24)",
             {"O_RDWR", "O_CREAT", "O_EXCL"},
             "0660",
             id="openat2",
