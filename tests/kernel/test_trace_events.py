@@ -278,7 +278,7 @@ def test_shm_posix(cgroup: Path) -> None:
 
 
 def test_shm_that_stays_is_there_and_known_as_linked(cgroup: Path) -> None:
-    traced, said, pid = run_traced(cgroup, [], "shm_posix", 3, 7 * PAGE, "leak")
+    traced, _, pid = run_traced(cgroup, [], "shm_posix", 3, 7 * PAGE, "leak")
     paths = sorted(Path("/dev/shm").glob(f"rtdebug-posix-{pid}-*"))
     try:
         assert [(line["path"], line["inode_id"]) for line in traced.of("shm_open")] == [
@@ -348,7 +348,7 @@ note(os.open(f"/proc/self/fd/{fd}", os.O_RDWR), "/dev/shm/x")
     "newline and escape": r'note(os.open("/dev/shm/a\n\x1b[31mb\rc", CREATE), "/dev/shm/a\n\x1b[31mb\rc")',
     "quotes and backslash": r"""note(os.open('/dev/shm/"\\u0041\'', CREATE), '/dev/shm/"\\u0041\'')""",
     "not UTF-8": r'note(os.open(b"/dev/shm/\xff\xfe\xc3(", CREATE), b"/dev/shm/\xff\xfe\xc3(")',
-    "beyond the basic plane": 'note(os.open("/dev/shm/\U0001f40d\u2028\u202e", CREATE), "/dev/shm/\U0001f40d\u2028\u202e")',
+    "beyond ASCII": 'n = "/dev/shm/\U0001f40d\u2028\u202e"; note(os.open(n, CREATE), n)',
 }
 
 
