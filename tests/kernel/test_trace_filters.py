@@ -76,7 +76,10 @@ def test_pid(cgroup: Path) -> None:
 
 
 def test_pid_does_not_mean_its_children(cgroup: Path) -> None:
-    with Workload("fork_exec", 3, 1, 7, cgroup=cgroup) as workload, Trace(target(cgroup), "--pid", workload.pid) as trace:
+    with (
+        Workload("fork_exec", 3, 1, 7, cgroup=cgroup) as workload,
+        Trace(target(cgroup), "--pid", workload.pid) as trace,
+    ):
         workload.go()
         workload.finish()
     assert not trace.result.of("madvise")
@@ -294,15 +297,17 @@ say(done=True)
 
 
 def test_cgroups_made_within_after_the_start(cgroup: Path) -> None:
-    with Trace(target(cgroup), "--event", "madvise") as trace:
-        with memory_cgroup(64 * MIB, parent=cgroup) as nested, memory_cgroup(32 * MIB, parent=nested) as deeper:
-            with Workload("madvise", 7, "MADV_DONTDUMP", cgroup=nested) as one:
-                one.go()
-                one.finish()
-            with Workload("madvise", 11, "MADV_DONTDUMP", cgroup=deeper) as two:
-                two.go()
-                two.finish()
-            trace.wait_for("madvise", pid=two.pid)
+    with (
+        Trace(target(cgroup), "--event", "madvise") as trace,
+        memory_cgroup(64 * MIB, parent=cgroup) as nested,
+        memory_cgroup(32 * MIB, parent=nested) as deeper,
+    ):
+        with Workload("madvise", 7, "MADV_DONTDUMP", cgroup=nested) as one:
+            one.go()
+            one.finish()
+        with Workload("madvise", 11, "MADV_DONTDUMP", cgroup=deeper) as two:
+            two.go()
+            two.finish()
     assert trace.result.count("madvise", pid=one.pid, cgroup=f"/{cgroup.name}/{nested.name}") == 7
     assert trace.result.count("madvise", pid=two.pid, cgroup=f"/{cgroup.name}/{nested.name}/{deeper.name}") == 11
 
@@ -432,7 +437,8 @@ def runc(tmp_path: Path) -> Iterator[Runc]:
 
 
 def test_a_container_and_what_enters_it(runc: Runc) -> None:
-    box = runc.start(f"rtdebug-filters-{os.getpid()}", script="read x </gate; madvise 23 MADV_DONTDUMP; sleep 100 & wait")
+    script = "read x </gate; madvise 23 MADV_DONTDUMP; sleep 100 & wait"
+    box = runc.start(f"rtdebug-filters-{os.getpid()}", script=script)
     with Trace(f"runc:{box.id}") as trace:
         (runc.rootfs / "gate").write_text("\n")
         trace.wait_for("madvise", advice="MADV_DONTDUMP")
