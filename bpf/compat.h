@@ -84,7 +84,8 @@ static __always_inline struct vm_area_struct *mapping_at(struct mm_struct *mm, u
 		bool leaf = type == maple_leaf_64;
 		u32 slot = 0, last;
 
-		if ((entry & 3) != 2 || entry < 4096)   /* xa_is_node() */
+		/* only the root says by its low bits whether it is a node (xa_is_node): below, the level says it */
+		if (!entry || (depth == 0 && (entry & 3) != 2))
 			return (struct vm_area_struct *)entry;
 		if (type == maple_arange_64) {
 			last = 9;

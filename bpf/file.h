@@ -69,4 +69,13 @@ static __always_inline void read_name(char *name, u32 size, struct dentry *dentr
 		bpf_probe_read_kernel_str(name, size, KREAD(dentry, d_name.name));
 }
 
+
+/* The name of a memfd, without its "memfd:": its dentry has no parent. */
+static __always_inline void read_memfd_name(char *name, u32 size, struct dentry *dentry)
+{
+	const unsigned char *text = KREAD(dentry, d_name.name);
+
+	bpf_probe_read_kernel_str(name, size, text + 6);
+}
+
 #endif

@@ -54,8 +54,12 @@ int on_mark_victim(u64 *ctx)
 #else
 	victim = KREAD(current_task, pid) == (int)ctx[0] ? current_task : NULL;
 #endif
-	if (!cfg->all && victim && !traced_state(KREAD(victim, tgid)))
-		return 0;
+	if (!cfg->all && victim && !traced_state(KREAD(victim, tgid))) {
+		u64 memcg_id = memcg_id_of(victim);
+
+		if (!target_cgroups.lookup(&memcg_id))
+			return 0;
+	}
 	e = reserve_event(EVENT_OOM_KILL);
 	if (!e)
 		return 0;

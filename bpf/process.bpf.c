@@ -52,6 +52,16 @@ static __always_inline u8 traced_state_for(struct task_struct *task)
 	return is_compat(task) ? TRACED_COMPAT : TRACED;
 }
 
+/* `runc:[2:INIT]`, `crun`: the runtime's own process, which enters the container and becomes its program by exec. */
+static __always_inline bool is_runtime(struct task_struct *task)
+{
+	char comm[COMM_LEN] = {};
+
+	bpf_probe_read_kernel(comm, sizeof(comm), &task->comm);
+	return (comm[0] == 'r' || comm[0] == 'c') && comm[1] != 0 &&
+	       ((comm[1] == 'u' && comm[2] == 'n' && comm[3] == 'c') || (comm[1] == 'r' && comm[2] == 'u' && comm[3] == 'n'));
+}
+
 /* sched_process_fork(parent, child) */
 int on_process_fork(u64 *ctx)
 {
@@ -68,11 +78,11 @@ int on_process_fork(u64 *ctx)
 	memcg_id = memcg_id_of(child);
 	if (!cfg->all) {
 		/* by the cgroup too: clone3(CLONE_INTO_CGROUP) enters one without cgroup_attach_task */
-		bool inherited = traced_state(KREAD(parent, tgid));
+		u8 inherited = traced_state(KREAD(parent, tgid));
 
 		if (cfg->only_pid || (!inherited && !target_cgroups.lookup(&memcg_id)))
 			return 0;
-		set_traced_state(tgid, traced_state_for(child));
+		set_traced_state(tgid, inherited ? inherited : is_runtime(child) ? TRACED_RUNTIME : traced_state_for(child));
 	}
 	mm = KREAD(child, mm);
 	brk = KREAD(mm, brk);
@@ -168,7 +178,7 @@ int on_cgroup_attach(u64 *ctx)
 	}
 	if (traced_state(tgid))
 		return 0;
-	set_traced_state(tgid, traced_state_for(task));
+	set_traced_state(tgid, is_runtime(task) ? TRACED_RUNTIME : traced_state_for(task));
 	mm = KREAD(task, mm);
 	brk = KREAD(mm, brk);
 	brk_ends.update(&tgid, &brk);

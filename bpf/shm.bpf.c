@@ -87,8 +87,10 @@ static __always_inline void emit_shm_file(void *ctx, struct config *cfg, struct 
 			e->length_bytes = KREAD(inode, i_size);
 		else if (call->event == EVENT_FTRUNCATE)
 			e->created = 0;
-		read_name(e->name, sizeof(e->name), dentry);
-		if (!memfd) {
+		if (memfd) {
+			read_memfd_name(e->name, sizeof(e->name), dentry);
+		} else {
+			read_name(e->name, sizeof(e->name), dentry);
 			dentry = KREAD(dentry, d_parent);
 			read_name(e->parent, sizeof(e->parent), dentry);
 			dentry = KREAD(dentry, d_parent);

@@ -14,7 +14,7 @@ int on_sys_exit(u64 *ctx)
 	u32 id;
 
 	if (state != TRACED) {
-		if (state == TRACED_COMPAT)
+		if (state != NOT_TRACED)
 			return 0;
 		cfg = get_config();
 		if (!cfg || !cfg->all)

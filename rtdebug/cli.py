@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import contextlib
 import difflib
+import errno
 import importlib
 import os
 import select
 import sys
 from collections.abc import Sequence
-from typing import NoReturn
+from typing import NoReturn, TypeGuard
 
 import click
 
@@ -31,6 +32,7 @@ COMMANDS = (
 """Name of each command, which is also its module in rtdebug/commands, and what it is for in one line."""
 
 COMPLETE_VARIABLE = "_RTDEBUG_COMPLETE"
+_FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO})
 _INTERRUPTED = 130  # 128 + SIGINT, as a shell says it
 _BUG_HINT = (
     "this is a bug in rtdebug: please report it with the command line and what RTDEBUG_TRACEBACK=1 shows"
@@ -89,16 +91,17 @@ def main() -> NoReturn:
     sys.exit(run(sys.argv[1:]))
 
 
-def run(args: Sequence[str]) -> int:
-    """Run one command line; print what goes wrong, and give the exit status of the contract.
+def run(args: Sequence[str], group: click.Group | None = None) -> int:
+    """Run one command line (of `group`, else of rtdebug); print what goes wrong and return the exit status.
 
     0 done, 1 failed while running, 2 wrong usage, 3 this host cannot do it, 4 no such container, 130
     interrupted. A reader of standard output that went away is no error: 0.
     """
     _make_output_safe()
     try:
-        code = _invoke(list(args))
-        _flush()
+        code = _invoke(list(args), group or cli)
+        if sys.stdout is not None:
+            sys.stdout.flush()
     except click.ClickException as error:
         ctx = error.ctx if isinstance(error, click.UsageError) else None
         _complain(error.format_message(), f"see '{ctx.command_path} --help'" if ctx else "")
@@ -113,20 +116,24 @@ def run(args: Sequence[str]) -> int:
             return _internal_error(error)
         _discard_output()
         return 0
-    except Exception as error:  # the last resort: whatever it is, it is a bug
+    except Exception as error:  # the last resort
+        if _is_full_output(error):
+            _discard_output()
+            _complain(f"cannot write the output: {error.strerror}", "what was not written is lost")
+            return RtdebugError.exit_code
         return _internal_error(error)
     return code
 
 
-def _invoke(args: list[str]) -> int:
+def _invoke(args: list[str], group: click.Group) -> int:
     if instruction := os.environ.get(COMPLETE_VARIABLE):
         from click.shell_completion import shell_complete
 
-        return shell_complete(cli, {}, "rtdebug", COMPLETE_VARIABLE, instruction)
+        return shell_complete(group, {}, "rtdebug", COMPLETE_VARIABLE, instruction)
     # not cli.main(): that would print errors of its own and make a broken pipe exit status 1
     try:
-        with cli.make_context("rtdebug", args) as ctx:
-            cli.invoke(ctx)
+        with group.make_context("rtdebug", args) as ctx:
+            group.invoke(ctx)
     except click.exceptions.Exit as stop:
         return stop.exit_code
     return 0
@@ -140,17 +147,9 @@ def _make_output_safe() -> None:
             reconfigure(errors="backslashreplace")
 
 
-def _flush() -> None:
-    try:
-        if sys.stdout is not None:
-            sys.stdout.flush()
-    except BrokenPipeError:
-        raise
-    except OSError as error:
-        _discard_output()
-        raise RtdebugError(
-            f"cannot write to standard output: {error.strerror}", "some of the output is missing"
-        ) from error
+def _is_full_output(error: Exception) -> TypeGuard[OSError]:
+    """A disk below standard output that takes no more; errors of files that we open have a file name."""
+    return isinstance(error, OSError) and error.errno in _FULL and error.filename is None
 
 
 def _reader_is_gone() -> bool:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+pytest_plugins = ["pytester"]
 ROOT = Path(__file__).parent.parent
 
 

@@ -10,26 +10,7 @@ from typing import Any
 import click
 from click.shell_completion import CompletionItem
 
-EVENTS = (
-    "mmap",
-    "munmap",
-    "mremap",
-    "brk",
-    "madvise",
-    "process_madvise",
-    "shm_open",
-    "shm_unlink",
-    "ftruncate",
-    "shmget",
-    "shmat",
-    "shmdt",
-    "shmctl",
-    "memfd_create",
-    "shm_full",
-    "sigbus",
-    "oom_kill",
-)
-"""What `--event` takes: the names of bpf/events.h, in its order."""
+from rtdebug.tracing.options import EVENTS
 
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 

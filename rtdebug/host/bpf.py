@@ -12,6 +12,7 @@ import os
 import platform
 import struct
 from collections.abc import Iterator
+from pathlib import Path
 
 from rtdebug.errors import HostUnable, RtdebugError
 
@@ -168,7 +169,11 @@ def delete(map_fd: int, key: bytes) -> None:
         raise BpfError("cannot delete a BPF map entry", -result)
 
 
-def lookup_batch(map_fd: int, key_bytes: int, value_bytes: int, batch: int = 1024) -> Iterator[tuple[bytes, bytes, int]]:
+Batch = tuple[bytes, bytes, int]
+"""Keys one after the other, values one after the other, and how many."""
+
+
+def lookup_batch(map_fd: int, key_bytes: int, value_bytes: int, batch: int = 1024) -> Iterator[Batch]:
     """Yield (keys, values, count) until the whole hash map is read (BPF_MAP_LOOKUP_BATCH, v5.6). Raises BpfError."""
     keys = ctypes.create_string_buffer(key_bytes * batch)
     values = ctypes.create_string_buffer(value_bytes * batch)
@@ -200,10 +205,9 @@ def lookup_batch(map_fd: int, key_bytes: int, value_bytes: int, batch: int = 102
         first = False
 
 
-def possible_cpus(sys_root: str = "/sys") -> int:
+def possible_cpus(sys_root: Path = Path("/sys")) -> int:
     """How many values an entry of a per-CPU map has: the kernel's possible CPUs, online or not."""
-    with open(f"{sys_root}/devices/system/cpu/possible", encoding="ascii") as file:
-        return parse_cpu_list(file.read())
+    return parse_cpu_list((sys_root / "devices/system/cpu/possible").read_text(encoding="ascii"))
 
 
 def parse_cpu_list(text: str) -> int:

@@ -43,7 +43,7 @@ def write_cached(name: str, content: bytes, folder: Path | None = None) -> bool:
         fd, temporary = tempfile.mkstemp(prefix=f".{name}.", dir=folder)
         with os.fdopen(fd, "wb") as file:
             file.write(content)
-        os.replace(temporary, folder / name)
+        Path(temporary).replace(folder / name)
     except OSError:
         if temporary is not None:
             Path(temporary).unlink(missing_ok=True)

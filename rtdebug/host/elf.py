@@ -34,10 +34,11 @@ MAX_SEGMENTS = 1024
 MAX_SECTIONS = 1 << 14
 MAX_SECTION_NAMES_BYTES = 1 << 20
 MAX_NOTE_BYTES = 1 << 16
+MAX_BUILD_ID_BYTES = 64
 MAX_SYMBOLS = 1 << 22
 """Symbols of any kind that are looked through."""
 MAX_FUNCTIONS = 300_000
-"""Functions kept, 16 bytes each; libtorch_cpu.so exports about 100,000."""
+"""Functions kept, 16 bytes each; LLVM has 150,000."""
 MAX_STRINGS_BYTES = 1 << 26
 MAX_PACKED_NAMES_BYTES = 4 << 20
 MAX_NAME_BYTES = 4096
@@ -81,10 +82,15 @@ class Elf:
     build_id: bytes | None
     symbols: SymbolTable
 
+    @property
+    def size_bytes(self) -> int:
+        """Memory in use, about."""
+        return 2000 + 300 * len(self.segments) + self.symbols.size_bytes
+
     def address_of(self, offset_bytes: int) -> int | None:
         """Address of a byte of the file; None when it is not loaded. Executable segments come first."""
         found = [
-            segment.address + offset_bytes - segment.offset_bytes
+            (segment.address + offset_bytes - segment.offset_bytes) % (1 << 64)
             for segment in sorted(self.segments, key=lambda segment: not segment.executable)
             if 0 <= offset_bytes - segment.offset_bytes < segment.file_size_bytes
         ]
@@ -106,11 +112,12 @@ def parse_elf(data: bytes) -> Elf:
 
 # Symbols ------------------------------------------------------------------------------------------
 
-_BLOCK_BYTES = 1 << 15
-
 
 class Names:
     """NUL-ended names found by their offset, kept compressed: mangled C++ shrinks to a tenth."""
+
+    BLOCK_BYTES = 1 << 15
+    """Compressed one by one."""
 
     def __init__(self) -> None:
         self._blocks: dict[int, bytes] = {}
@@ -129,21 +136,21 @@ class Names:
 
     def add(self, size_bytes: int, read: Callable[[int, int], bytes], wanted: set[int]) -> None:
         """Appends a table of names; `read(size, offset)` gives its bytes, `wanted` are the blocks needed."""
-        first = self._end // _BLOCK_BYTES
-        last = (size_bytes - 1) // _BLOCK_BYTES
+        first = self._end // Names.BLOCK_BYTES
+        last = (size_bytes - 1) // Names.BLOCK_BYTES
         for number in sorted(wanted | {number + 1 for number in wanted}):  # a name may end in the next
             if number > last or self._packed_bytes > MAX_PACKED_NAMES_BYTES:
                 break
-            begin = number * _BLOCK_BYTES
-            text = read(min(_BLOCK_BYTES, size_bytes - begin), begin)
+            begin = number * Names.BLOCK_BYTES
+            text = read(min(Names.BLOCK_BYTES, size_bytes - begin), begin)
             packed = zlib.compress(text if number < last else text + b"\0", 1)
             self._blocks[first + number] = packed
             self._packed_bytes += len(packed) + 100  # and Python's own
-        self._end += (last + 1) * _BLOCK_BYTES
+        self._end += (last + 1) * Names.BLOCK_BYTES
 
     def at(self, offset_bytes: int) -> str:
         """The name at this offset; "" when there is none."""
-        number, begin = divmod(offset_bytes, _BLOCK_BYTES)
+        number, begin = divmod(offset_bytes, Names.BLOCK_BYTES)
         name = b""
         while len(name) < MAX_NAME_BYTES and number in self._blocks:
             text = zlib.decompress(self._blocks[number])
@@ -158,26 +165,21 @@ class Names:
 class SymbolTable:
     """Functions by address: three numpy arrays and the names, 16 bytes per function and its packed name.
 
-    `addresses` need not be sorted; `name_offsets` are offsets in `names`. A size of 0 is unknown.
+    `addresses` are in rising order; `name_offsets` are offsets in `names`. A size of 0 is unknown.
     """
 
-    __slots__ = ("_addresses", "_found", "_name_offsets", "_names", "_sizes")
+    __slots__ = ("_addresses", "_name_offsets", "_names", "_sizes")
 
     # Functions looked at before the nearest: aliases, and a function that lies inside another.
     _LOOK_BACK = 16
     # How far a function of unknown size (assembly) is believed to reach.
     _UNSIZED_BYTES = 4096
-    _KEPT_NAMES = 512
 
     def __init__(self, addresses: U64, sizes: U32, name_offsets: U32, names: Names) -> None:
-        import numpy as np
-
-        order = np.argsort(addresses, kind="stable")
-        self._addresses = addresses[order]
-        self._sizes = sizes[order]
-        self._name_offsets = name_offsets[order]
+        self._addresses = addresses
+        self._sizes = sizes
+        self._name_offsets = name_offsets
         self._names = names
-        self._found: dict[int, str] = {}
 
     def __len__(self) -> int:
         return len(self._addresses)
@@ -192,14 +194,8 @@ class SymbolTable:
         group = self._group(address)
         if not group:
             return None
-        start = int(self._addresses[group[0]])
-        name = self._found.get(start)
-        if name is None:
-            if len(self._found) >= self._KEPT_NAMES:
-                self._found.clear()
-            name = min((self._names.at(int(self._name_offsets[i])) for i in group), key=_plainness)
-            self._found[start] = name
-        return Symbol(name, start) if name else None
+        name = min((self._names.at(int(self._name_offsets[i])) for i in group), key=_plainness)
+        return Symbol(name, int(self._addresses[group[0]])) if name else None
 
     def _group(self, address: int) -> list[int]:
         """Indices of the innermost functions that hold the address; all have the same start."""
@@ -372,7 +368,7 @@ def _build_id(image: _Image, layout: _Layout, notes: list[tuple[int, int, int]])
             name_at = at + head.size
             text_at = name_at + _round_up(name_size, step)
             if kind == _NT_GNU_BUILD_ID and data[name_at : name_at + name_size] == b"GNU\0":
-                return data[text_at : text_at + text_size]
+                return data[text_at : text_at + min(text_size, MAX_BUILD_ID_BYTES)]
             at = text_at + _round_up(text_size, step)
     return None
 
@@ -430,7 +426,9 @@ class _Functions:
 
     def __init__(self) -> None:
         self.count = 0
-        self._parts: list[tuple[U64, U32, U32]] = []
+        self._addresses: list[U64] = []
+        self._sizes: list[U32] = []
+        self._name_offsets: list[U32] = []
         self._names = Names()
 
     def add(self, image: _Image, layout: _Layout, kind: int, sections: list[_Section]) -> None:
@@ -457,24 +455,29 @@ class _Functions:
             return
         self.count += len(functions)
         names = functions["name"].astype(np.uint32)
-        wanted.update(np.unique(names // _BLOCK_BYTES).tolist())
-        self._parts.append(
-            (
-                functions["value"].astype(np.uint64),
-                np.minimum(functions["size"], 0xFFFFFFFF).astype(np.uint32),
-                names + np.uint32(base),
-            )
-        )
+        wanted.update(np.unique(names // Names.BLOCK_BYTES).tolist())
+        self._addresses.append(functions["value"].astype(np.uint64))
+        self._sizes.append(np.minimum(functions["size"], 0xFFFFFFFF).astype(np.uint32))
+        self._name_offsets.append(names + np.uint32(base))
 
     def table(self) -> SymbolTable:
+        """The table of all; empties this."""
         import numpy as np
 
-        parts, self._parts = self._parts, []
-        empty = (np.zeros(0, np.uint64), np.zeros(0, np.uint32), np.zeros(0, np.uint32))
-        addresses, sizes, offsets = zip(empty, *parts, strict=True)
-        return SymbolTable(
-            np.concatenate(addresses), np.concatenate(sizes), np.concatenate(offsets), self._names
-        )
+        if not self.count:
+            return SymbolTable(
+                np.zeros(0, np.uint64), np.zeros(0, np.uint32), np.zeros(0, np.uint32), self._names
+            )
+        # One column after the other, each dropped when done, to hold little at once.
+        addresses = np.concatenate(self._addresses)
+        self._addresses.clear()
+        order = np.argsort(addresses, kind="stable").astype(np.uint32)
+        addresses = addresses[order]
+        sizes = np.concatenate(self._sizes)[order]
+        self._sizes.clear()
+        name_offsets = np.concatenate(self._name_offsets)[order]
+        self._name_offsets.clear()
+        return SymbolTable(addresses, sizes, name_offsets, self._names)
 
 
 def _chunks(image: _Image, layout: _Layout, section: _Section) -> Iterator[npt.NDArray[Any]]:

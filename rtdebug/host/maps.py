@@ -32,6 +32,7 @@ __all__ = [
     "open_in_root",
     "open_mapped_file",
     "open_maps",
+    "open_regular_in_root",
     "parse_maps",
     "parse_smaps",
     "parse_smaps_rollup",
@@ -413,33 +414,39 @@ def _openat2(dir_fd: int, path: str, flags: int, resolve: int) -> int:
     return int(fd)
 
 
+def open_regular_in_root(root: Path, path: str, inode_id: int | None = None) -> int:
+    """Opens a regular file below `root` for reading, if given only one with this inode number.
+
+    Nothing else is ever opened: a device may act when opened, a FIFO may block; nor does the last part of
+    the path lead elsewhere. Raises OSError, with EINVAL for what is not such a file.
+    """
+    return _reopen(open_in_root(root, path, os.O_PATH | os.O_NOFOLLOW), inode_id)
+
+
 def open_mapped_file(pid: int, mapping: Mapping, proc: Path = PROC) -> int:
     """Opens the file behind a mapping for reading, also when it is deleted or in another mount namespace.
 
     Through /proc/PID/map_files (needs CAP_SYS_ADMIN or CAP_CHECKPOINT_RESTORE), else by its path below
-    /proc/PID/root if what lies there has the same inode number. Only a regular file is ever opened: a
-    device may act when opened, a FIFO may block. Raises OSError.
+    /proc/PID/root if what lies there has the same inode number. Only a regular file, as in
+    open_regular_in_root. Raises OSError.
     """
     process = proc / str(pid)
+    map_file = process / "map_files" / f"{mapping.start:x}-{mapping.end:x}"
     try:
-        found = os.open(
-            process / "map_files" / f"{mapping.start:x}-{mapping.end:x}", os.O_PATH | os.O_CLOEXEC
-        )
-        inode_id = None
+        found = os.open(map_file, os.O_PATH | os.O_CLOEXEC)
     except OSError:
         if mapping.deleted or not mapping.path.startswith("/"):
             raise
-        found = open_in_root(process / "root", mapping.path, os.O_PATH)
-        inode_id = mapping.inode_id
+        return open_regular_in_root(process / "root", mapping.path, mapping.inode_id)
+    return _reopen(found, None)
+
+
+def _reopen(found: int, inode_id: int | None) -> int:
+    """A readable descriptor in place of an O_PATH one."""
     try:
-        return _open_regular(found, inode_id)
+        status = os.fstat(found)
+        if not stat.S_ISREG(status.st_mode) or inode_id not in (None, status.st_ino):
+            raise OSError(errno.EINVAL, "not the regular file that was meant")
+        return os.open(f"/proc/self/fd/{found}", os.O_RDONLY | os.O_CLOEXEC)
     finally:
         os.close(found)
-
-
-def _open_regular(found: int, inode_id: int | None) -> int:
-    """A readable descriptor for an O_PATH one."""
-    status = os.fstat(found)
-    if not stat.S_ISREG(status.st_mode) or inode_id not in (None, status.st_ino):
-        raise OSError(errno.EINVAL, "not the regular file that is mapped")
-    return os.open(f"/proc/self/fd/{found}", os.O_RDONLY | os.O_CLOEXEC)

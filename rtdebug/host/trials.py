@@ -37,28 +37,28 @@ _LIBBPF = "libbpf.so.1"
 
 def try_ring_buffer() -> None:
     """Create a ring buffer map (Linux 5.8)."""
-    os.close(bpf.create_map(bpf.MAP_TYPE_RINGBUF, 0, 0, resource.getpagesize(), 0, "try_ring"))
+    os.close(bpf.create_map(bpf.MAP_TYPE_RINGBUF, 0, 0, resource.getpagesize(), 0, "ring"))
 
 
 def try_kernel_read() -> None:
     """Load a program that reads kernel memory: lockdown=confidentiality forbids it."""
-    os.close(bpf.load_program(bpf.PROG_TYPE_RAW_TRACEPOINT, _READ_KERNEL, "try_read"))
+    os.close(bpf.load_program(bpf.PROG_TYPE_RAW_TRACEPOINT, _READ_KERNEL, "read"))
 
 
 def try_raw_tracepoint(name: str) -> None:
     """Attach to a raw tracepoint by its name (Linux 4.17)."""
-    with _program(bpf.PROG_TYPE_RAW_TRACEPOINT) as program:
+    with _program(bpf.PROG_TYPE_RAW_TRACEPOINT, "raw_tp") as program:
         os.close(bpf.open_raw_tracepoint(program, name))
 
 
 def try_typed_raw_tracepoint(name: str) -> None:
     """Attach to a raw tracepoint with its argument types out of BTF (Linux 5.5)."""
-    _try_tracing(name, bpf.ATTACH_TRACE_RAW_TP)
+    _try_tracing(name, bpf.ATTACH_TRACE_RAW_TP, "tp_btf")
 
 
 def try_fentry(function: str) -> None:
     """Attach to the entry of a kernel function (Linux 5.5, and a trampoline for the architecture)."""
-    _try_tracing(function, bpf.ATTACH_TRACE_FENTRY)
+    _try_tracing(function, bpf.ATTACH_TRACE_FENTRY, "fentry")
 
 
 def try_kprobe(function: str, sys: Path = Path("/sys")) -> None:
@@ -79,7 +79,7 @@ def memlock_is_charged() -> bool:
     soft, hard = resource.getrlimit(resource.RLIMIT_MEMLOCK)
     resource.setrlimit(resource.RLIMIT_MEMLOCK, (0, hard))
     try:
-        os.close(bpf.create_map(bpf.MAP_TYPE_ARRAY, 4, 8, 1, 0, "try_memlock"))
+        os.close(bpf.create_map(bpf.MAP_TYPE_ARRAY, 4, 8, 1, 0, "memlock"))
     except bpf.BpfError as error:
         if error.number == errno.EPERM:
             return True
@@ -102,24 +102,26 @@ def mount_tracefs(sys: Path = Path("/sys")) -> Path:
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.mount(b"tracefs", os.fsencode(target), b"tracefs", 0, None) < 0:
         reason = os.strerror(ctypes.get_errno())
-        raise HostUnable(f"cannot mount tracefs on {target}: {reason}", "mounting needs CAP_SYS_ADMIN: run as root")
+        raise HostUnable(
+            f"cannot mount tracefs on {target}: {reason}", "run as root: mounting needs CAP_SYS_ADMIN"
+        )
     return target
 
 
 @contextmanager
-def _program(kind: int, attach_type: int = 0, btf_id: int = 0) -> Iterator[int]:
-    fd = bpf.load_program(kind, _RETURN_0, "try", attach_type=attach_type, btf_id=btf_id)
+def _program(kind: int, name: str, attach_type: int = 0, btf_id: int = 0) -> Iterator[int]:
+    fd = bpf.load_program(kind, _RETURN_0, name, attach_type=attach_type, btf_id=btf_id)
     try:
         yield fd
     finally:
         os.close(fd)
 
 
-def _try_tracing(name: str, attach_type: int) -> None:
+def _try_tracing(name: str, attach_type: int, kind: str) -> None:
     found = _libbpf().libbpf_find_vmlinux_btf_id(name.encode(), attach_type)
     if found <= 0:
         raise RtdebugError(f"the kernel's BTF does not name {name}")
-    with _program(bpf.PROG_TYPE_TRACING, attach_type, found) as program:
+    with _program(bpf.PROG_TYPE_TRACING, kind, attach_type, found) as program:
         os.close(bpf.open_raw_tracepoint(program, None))
 
 
@@ -138,8 +140,9 @@ def _try_probe(kind: str, config1: int, config2: int, *, pid: int, cpu: int, sys
         pmu = int((sys / f"bus/event_source/devices/{kind}/type").read_text())
     except OSError as error:
         raise RtdebugError(f"this kernel has no {kind}s") from error
-    with _program(bpf.PROG_TYPE_KPROBE) as program:
-        event = _perf_event_open(struct.pack("=II5QIIQQ", pmu, 72, *(0,) * 7, config1, config2), pid, cpu)
+    with _program(bpf.PROG_TYPE_KPROBE, kind) as program:
+        attributes = struct.pack("=II5QIIQQ", pmu, 72, *(0,) * 7, config1, config2)
+        event = _perf_event_open(attributes, pid, cpu)
         try:
             fcntl.ioctl(event, _perf_event_ioc_set_bpf(), program)
         except OSError as error:

@@ -74,7 +74,7 @@ def encode_object(fields: Mapping[str, Value]) -> str:
     # "\ud" also begins the pair of a character beyond U+FFFF; _clean_object leaves those as they are
     if "\\ud" in text:
         text = _encode(_clean_object(fields))
-    return text.replace("\x7f", "\\u007f")  # the one control character that JSON lets through
+    return text
 
 
 def format_time_utc(time_ns: int) -> str:

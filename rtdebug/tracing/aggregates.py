@@ -32,9 +32,7 @@ class AggregateReader:
     def read(self) -> Array:
         """Return the changed keys with what was added under each. Raises BpfError."""
         changed: list[tuple[bytes, int, int]] = []
-        for keys, values, count in bpf.lookup_batch(
-            self._map_fd, self._key_bytes, self._total.itemsize * self._cpus
-        ):
+        for keys, values, count in bpf.lookup_batch(self._map_fd, self._key_bytes, self._total.itemsize * self._cpus):
             totals = np.frombuffer(values, np.uint64).reshape(count, self._cpus, 2).sum(axis=1).tolist()
             for index, (calls, length_bytes) in enumerate(totals):
                 key = keys[index * self._key_bytes : (index + 1) * self._key_bytes]

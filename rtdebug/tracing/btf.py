@@ -35,16 +35,22 @@ _KIND_CONST, _KIND_FUNC, _KIND_FUNC_PROTO = 10, 12, 13
 VMLINUX_BTF = "/sys/kernel/btf/vmlinux"
 
 
+def _text(pointer: Any) -> bytes:  # noqa: ANN401 - a cffi pointer
+    text: Any = _FFI.string(pointer)
+    return bytes(text)
+
+
 class Btf:
     """The BTF of one kernel. Raises HostUnable when libbpf or the BTF cannot be read."""
 
     def __init__(self, path: str = VMLINUX_BTF) -> None:
+        self._libbpf: Any
         try:
-            self._libbpf: Any = _FFI.dlopen("libbpf.so.1")
+            self._libbpf = _FFI.dlopen("libbpf.so.1")
         except OSError as error:
             raise HostUnable("libbpf.so.1 is not installed", "apt-get install libbpf1") from error
         self._libc: Any = _FFI.dlopen(None)
-        self._btf = self._libbpf.btf__parse(path.encode(), _FFI.NULL)
+        self._btf: Any = self._libbpf.btf__parse(path.encode(), _FFI.NULL)
         if self._btf == _FFI.NULL or self._libbpf.libbpf_get_error(self._btf):
             raise HostUnable(
                 f"cannot read the kernel's type information {path}",
@@ -52,8 +58,7 @@ class Btf:
             )
 
     def _name(self, offset: int) -> str:
-        text: bytes = _FFI.string(self._libbpf.btf__name_by_offset(self._btf, offset))
-        return text.decode()
+        return _text(self._libbpf.btf__name_by_offset(self._btf, offset)).decode()
 
     def type_id(self, name: str, kind: int) -> int | None:
         """Return the id of a named type, or None."""
@@ -106,11 +111,11 @@ class Btf:
         parts: list[bytes] = []
         buffer = _FFI.new("char[]", 1 << 16)
 
-        @_FFI.callback("void(void *, const char *, void *)")  # type: ignore[untyped-decorator]
+        @_FFI.callback("void(void *, const char *, void *)")
         def collect(_context: object, text_format: object, arguments: object) -> None:
             # va_list reaches us as a pointer: an array on x86-64, passed by reference on arm64
             self._libc.vsnprintf(buffer, len(buffer), text_format, arguments)
-            parts.append(_FFI.string(buffer))
+            parts.append(_text(buffer))
 
         dump = self._libbpf.btf_dump__new(self._btf, collect, _FFI.NULL, _FFI.NULL)
         for names, kind in ((structs, KIND_STRUCT), (enums, KIND_ENUM)):

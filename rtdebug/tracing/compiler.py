@@ -20,7 +20,7 @@ from typing import Any
 from rtdebug.errors import HostUnable, RtdebugError
 from rtdebug.host.bcc import find_bcc, read_version
 from rtdebug.host.cache import read_cached, write_cached
-from rtdebug.tracing.program import PROBES, CompiledProgram, MapSpec, cache_name, program_source
+from rtdebug.tracing.program import PROBES, CompiledProgram, MapSpec, cache_name, made_for, program_source
 
 _PSEUDO_MAP_FD = 1
 _LOAD_64_BIT_IMMEDIATE = 0x18
@@ -29,17 +29,21 @@ _FLAGS = ("-Wno-macro-redefined", "-Wno-unused-function", "-Wno-unused-value", "
 
 def compiled_program() -> CompiledProgram:
     """Return the programs compiled for this kernel. Raises HostUnable or RtdebugError with the compiler's words."""
-    source = program_source()
-    name = cache_name(source, read_version(find_bcc()) or "unknown")
+    key = _key(find_bcc())
+    name = cache_name(key)
     cached = read_cached(name)
     if cached is not None:
         try:
-            return CompiledProgram.from_bytes(cached)
+            return CompiledProgram.from_bytes(cached, key)
         except (ValueError, KeyError, TypeError):
-            pass  # cut short or of another make: compile again
+            pass  # cut short, or of another make: compile again
     content = _compile_in_child()
     write_cached(name, content)
-    return CompiledProgram.from_bytes(content)
+    return CompiledProgram.from_bytes(content, key)
+
+
+def _key(bcc_folder: Path) -> str:
+    return made_for(program_source(), read_version(bcc_folder) or "unknown")
 
 
 def _compile_in_child() -> bytes:
@@ -98,7 +102,8 @@ def _import_bcc(folder: Path) -> ModuleType:
     try:
         spec.loader.exec_module(module)
     except (ImportError, OSError) as error:
-        raise HostUnable(f"cannot import bcc from {folder}: {error}", "apt-get install --reinstall python3-bpfcc") from error
+        hint = "apt-get install --reinstall python3-bpfcc"
+        raise HostUnable(f"cannot import bcc from {folder}: {error}", hint) from error
     return module
 
 
@@ -139,7 +144,7 @@ def name_maps_by_place(code: bytes, places: dict[int, int]) -> bytes:
 def main() -> None:
     """Compile and write the result to standard output."""
     try:
-        content = compile_program(program_source()).to_bytes()
+        content = compile_program(program_source()).to_bytes(_key(find_bcc()))
     except HostUnable as error:
         print(error.message, error.hint, sep="\n", file=sys.stderr)
         sys.exit(error.exit_code)

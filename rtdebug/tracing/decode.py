@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import TypeVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from rtdebug.containers.model import Container
 from rtdebug.tracing import fields
@@ -15,6 +17,8 @@ from rtdebug.tracing.processes import Process, ProcessTable
 from rtdebug.tracing.schema import STRUCT_OF, Array, Schema, text_of
 
 _NO_CONTAINER = Container(id="", name=None, runtime=None, pid=None, status="", cgroup=None)
+
+Time = TypeVar("Time", int, NDArray[np.int64])
 
 CALLS_AT_ONCE = 4096
 """Records turned into Python objects together; bounds what the tracing process holds."""
@@ -31,7 +35,7 @@ class Decoder:
         self.processes = ProcessTable()
         self.unknown_records = 0
         """Records of an event that this rtdebug does not know: left out."""
-        self._host = host
+        self.host = host
         self._clock_offset_ns = clock_offset_ns
         self._stacks: dict[tuple[int, int], list[Value]] = {}
         self._shm_devices: set[int] = set()
@@ -52,9 +56,13 @@ class Decoder:
             return line_from(value)
         return None
 
-    def unix_ns(self, monotonic_ns: int) -> int:
-        """Return the Unix time of a kernel's time stamp."""
+    def unix_ns(self, monotonic_ns: Time) -> Time:
+        """Return the Unix time of a kernel's time stamp, or of an array of them."""
         return monotonic_ns + self._clock_offset_ns
+
+    def stack(self, pid: int, stack_id: int) -> list[Value] | None:
+        """Return the frames of a stack, innermost first; None when nobody could name them."""
+        return self._stacks.get((pid, stack_id))
 
     def calls(self, array: Array) -> Iterator[EventLine]:
         """Give a line for each record of the ring `calls` (dtype `Schema.call_record`)."""
@@ -67,7 +75,7 @@ class Decoder:
                 if fields_of is None:
                     self.unknown_records += 1
                     continue
-                values = self._with_stack(fields_of(call, self._host), call.pid, call.stack_id)
+                values = self._with_stack(fields_of(call, self.host), call.pid, call.stack_id)
                 process = find(call.pid, call.time_ns)
                 yield self._line(call.time_ns, event, call.tid, process, call.pid, values)
 
@@ -98,9 +106,9 @@ class Decoder:
         for entry in map(Aggregate._make, zip(*(column.tolist() for column in columns), strict=True)):
             event = self.schema.event_names.get(entry.event, "")
             if event not in CALL_FIELDS:
-                self.unknown_records += 1
+                self.unknown_records += entry.calls
                 continue
-            values = self._with_stack(fields.aggregate(event, entry, self._host), entry.pid, entry.stack_id)
+            values = self._with_stack(fields.aggregate(event, entry, self.host), entry.pid, entry.stack_id)
             process = self.processes.find(entry.pid, time_ns)
             yield self._line(time_ns, event, entry.pid, process, entry.pid, values)
 
@@ -119,19 +127,19 @@ class Decoder:
         if struct == "sysv_event":
             return fields.sysv(event, record)
         if struct == "oom_event":
-            return fields.oom_kill(record, self._host, self.processes.cgroups, process.cmdline)
+            return fields.oom_kill(record, self.host, self.processes.cgroups, process.cmdline)
         device_id = int(record["device_id"])
         if struct == "tmpfs_event":
             fields_of = fields.sigbus if event == "sigbus" else fields.shm_full
-            return fields_of(record, self._host, device_id in self._shm_devices)
+            return fields_of(record, self.host, device_id in self._shm_devices)
         if device_id and not record["memfd"] and event != "memfd_create":
             self._shm_devices.add(device_id)
-        return fields.shm_file(event, record, self._host)
+        return fields.shm_file(event, record, self.host)
 
     def _with_stack(self, values: Fields, pid: int, stack_id: int) -> Fields:
         """Add the frames when a stack was taken; null when nobody could name them."""
         if stack_id >= 0:
-            values["stack"] = self._stacks.get((pid, stack_id))
+            values["stack"] = self.stack(pid, stack_id)
         return values
 
     def _line(

@@ -105,8 +105,8 @@ def madvise(call: Call, _host: Host) -> Fields:
 
 
 def process_madvise(call: Call, host: Host) -> Fields:
-    """Fields of `process_madvise`. `length_bytes` is what the kernel reached."""
-    return {"advised_pid": call.flags or None, **madvise(call, host), "address": call.address or None}
+    """Fields of `process_madvise`: `target_pid` was advised, `length_bytes` is what the kernel reached."""
+    return {"target_pid": call.flags or None, **madvise(call, host), "address": call.address or None}
 
 
 CALL_FIELDS: Mapping[str, Callable[[Call, Host], Fields]] = {
@@ -146,6 +146,8 @@ def shm_file(event: str, record: np.void, host: Host) -> Fields:
         fields["flags"] = list(names)
         fields["mode"] = f"{int(record['mode']) & 0o7777:04o}" if creates else None
         fields["created"] = bool(record["created"])
+    elif event == "ftruncate":
+        fields["memfd"] = memfd
     failed = ret < 0 and event != "ftruncate"
     fields["length_bytes"] = None if failed else int(record["length_bytes"])
     fields["inode_id"] = int(record["inode_id"]) or None
@@ -171,6 +173,9 @@ def sysv(event: str, record: np.void) -> Fields:
     else:
         fields["command"] = constants.shmctl_name(int(record["command"]))
     return fields | result(ret)
+
+
+_TMPFS_KEYS = ("size_bytes", "used_bytes", "size_inodes", "free_inodes", "device_id", "inode_id")
 
 
 def tmpfs(record: np.void, host: Host) -> Fields:
@@ -201,7 +206,7 @@ def shm_full(record: np.void, host: Host, at_dev_shm: bool) -> Fields:
 
 
 def sigbus(record: np.void, host: Host, at_dev_shm: bool) -> Fields:
-    """Fields of `sigbus`: struct tmpfs_event. A tmpfs's size is among them when the file lies in one."""
+    """Fields of `sigbus`: struct tmpfs_event. The tmpfs is null when the file lies in none."""
     mapped = bool(record["mapping_end"])
     of_file = mapped and bool(record["inode_id"])
     return {
@@ -213,7 +218,7 @@ def sigbus(record: np.void, host: Host, at_dev_shm: bool) -> Fields:
         "mapping_end": int(record["mapping_end"]) if mapped else None,
         "file_offset_bytes": int(record["file_offset_bytes"]) if of_file else None,
         "file_length_bytes": int(record["file_length_bytes"]) if of_file else None,
-        **(tmpfs(record, host) if record["tmpfs"] else {}),
+        **(tmpfs(record, host) if record["tmpfs"] else dict.fromkeys(_TMPFS_KEYS)),
     }
 
 

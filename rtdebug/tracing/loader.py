@@ -83,7 +83,7 @@ def load(compiled: CompiledProgram, entries: Mapping[str, int], probes: Iterable
         if error.number == 1:  # EPERM
             raise HostUnable(
                 "this process may not load BPF programs",
-                "run as root (or with CAP_BPF, CAP_PERFMON and CAP_SYS_RESOURCE); `rtdebug doctor` lists what is missing",
+                "run as root; `rtdebug doctor` lists what is missing",
             ) from error
         raise
     return loaded

@@ -52,7 +52,9 @@ class Place:
 
 
 @dataclass(frozen=True, slots=True)
-class _Version:
+class Version:
+    """A process from a time on."""
+
     since_ns: int
     process: Process
 
@@ -61,7 +63,7 @@ class ProcessTable:
     """Processes by pid and time, and cgroups by their id. Times are CLOCK_MONOTONIC."""
 
     def __init__(self) -> None:
-        self._versions: dict[int, list[_Version]] = {}
+        self._versions: dict[int, list[Version]] = {}
         self._places: dict[int, Place] = {}
         self._exited: deque[tuple[int, int]] = deque()
 
@@ -75,8 +77,15 @@ class ProcessTable:
                 return version.process
         return versions[0].process
 
+    def versions(self, pid: int) -> tuple[Version, ...]:
+        """Return what is known of `pid`, the oldest first."""
+        return tuple(self._versions.get(pid, ()))
+
     def add(self, process: Process, since_ns: int = 0) -> None:
         """Enter a process that user space found, for example in /proc when the trace began."""
+        place = self._places.get(process.memcg_id) if process.memcg_id is not None else None
+        if place is not None and process.cgroup is None:
+            process = replace(process, cgroup=place.cgroup, container=place.container)
         self._push(process, since_ns)
 
     def add_place(self, memcg_id: int, place: Place) -> None:
@@ -84,9 +93,15 @@ class ProcessTable:
         self._places[memcg_id] = place
         for versions in self._versions.values():
             for index, version in enumerate(versions):
-                if version.process.memcg_id == memcg_id and version.process.cgroup is None:
+                known = Place(version.process.cgroup or "", version.process.container)
+                if version.process.memcg_id == memcg_id and known != place:
                     process = replace(version.process, cgroup=place.cgroup, container=place.container)
                     versions[index] = replace(version, process=process)
+
+    def container_of(self, memcg_id: int) -> Container | None:
+        """Return whose cgroup this is."""
+        place = self._places.get(memcg_id)
+        return place.container if place else None
 
     @property
     def cgroups(self) -> dict[int, str]:
@@ -112,7 +127,7 @@ class ProcessTable:
         place = self._places.get(memcg_id) if memcg_id is not None else None
         if place is None and before is not None and before.memcg_id == memcg_id and before.cgroup is not None:
             place = Place(before.cgroup, before.container)
-        cmdline = cmdline_of(bytes(record["cmdline"]))
+        cmdline = cmdline_of(bytes(record["cmdline"])[: int(record["cmdline_bytes"])])
         process = Process(
             pid=pid,
             ns_pid=int(header["ns_pid"]) or None,
@@ -136,7 +151,7 @@ class ProcessTable:
 
     def _push(self, process: Process, since_ns: int) -> None:
         versions = self._versions.setdefault(process.pid, [])
-        versions.append(_Version(since_ns, process))
+        versions.append(Version(since_ns, process))
         del versions[:-MAX_VERSIONS]
 
     def _forget_later(self, pid: int, exit_ns: int) -> None:

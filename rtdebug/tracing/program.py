@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 import platform
+import zlib
 from dataclasses import dataclass
-from hashlib import sha256
 from pathlib import Path
 
 from rtdebug import __version__
@@ -19,10 +19,13 @@ SOURCES = (
     "mapping.bpf.c",
     "shm.bpf.c",
     "tmpfs.bpf.c",
-    "oom.bpf.c",
     "process.bpf.c",
+    "oom.bpf.c",
     "syscall.bpf.c",
 )
+
+
+_WAY_OF_COMPILING = ("btf.py", "compiler.py", "program.py", "shim.py")
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,10 +72,11 @@ class CompiledProgram:
     tracepoint_ids: dict[str, int]
     """BTF id of each tracepoint; one that is missing is attached by name instead."""
 
-    def to_bytes(self) -> bytes:
-        """Return the form the cache keeps."""
+    def to_bytes(self, key: str) -> bytes:
+        """Return the form the cache keeps; `key` is what made_for() gave."""
         return json.dumps(
             {
+                "made_for": key,
                 "maps": [[m.name, m.kind, m.key_bytes, m.value_bytes, m.entries, m.flags] for m in self.maps],
                 "functions": {name: code.hex() for name, code in self.functions.items()},
                 "tracepoint_ids": self.tracepoint_ids,
@@ -80,9 +84,11 @@ class CompiledProgram:
         ).encode()
 
     @classmethod
-    def from_bytes(cls, content: bytes) -> CompiledProgram:
-        """Read what to_bytes() gave. Raises ValueError, KeyError or TypeError on anything else."""
+    def from_bytes(cls, content: bytes, key: str) -> CompiledProgram:
+        """Read what to_bytes() gave. Raises ValueError, KeyError or TypeError on anything else, or another key's."""
         document = json.loads(content)
+        if document["made_for"] != key:
+            raise ValueError("compiled for another kernel, bcc or source")
         return cls(
             maps=tuple(MapSpec(*fields) for fields in document["maps"]),
             functions={name: bytes.fromhex(code) for name, code in document["functions"].items()},
@@ -99,16 +105,21 @@ def program_source() -> str:
     return "".join(texts)
 
 
-def cache_name(source: str, bcc_version: str, notes: Path = Path("/sys/kernel/notes")) -> str:
-    """Return the cache's file name for this source, kernel build and bcc: another of any is another file.
+def made_for(source: str, bcc_version: str, notes: Path = Path("/sys/kernel/notes")) -> str:
+    """Return all that a compiled program depends on: source, way of compiling, bcc and kernel build, as one text.
 
-    /sys/kernel/notes holds the kernel's build id.
+    /sys/kernel/notes holds the kernel's build id. The text is kept beside the program and compared whole: a hash
+    would do, but hashlib brings OpenSSL, a twelfth of the tracing process.
     """
-    digest = sha256()
-    for part in (__version__, source, bcc_version, platform.release(), platform.version(), platform.machine()):
-        digest.update(part.encode() + b"\0")
+    kernel = " ".join((platform.release(), platform.version(), platform.machine()))
+    way = [Path(__file__).with_name(module).read_text(encoding="utf-8") for module in _WAY_OF_COMPILING]
     try:
-        digest.update(notes.read_bytes())
+        build = notes.read_bytes().hex()
     except OSError:
-        pass  # the release and build string above still tell kernels apart
-    return f"program-{digest.hexdigest()[:24]}.json"
+        build = ""  # the release and version above still tell kernels apart
+    return "\0".join((__version__, bcc_version, kernel, build, *way, source))
+
+
+def cache_name(key: str) -> str:
+    """Return the cache's file name for what made_for() gave."""
+    return f"program-{zlib.crc32(key.encode()):08x}.json"

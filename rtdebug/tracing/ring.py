@@ -64,6 +64,10 @@ class Ring:
         self._positions.close()
         self._data.close()
 
+    def waiting(self) -> int:
+        """Count the slots reserved and not yet taken, submitted or not."""
+        return self._waiting(int(self._consumer[0]))
+
     def views(self, limit: int | None = None) -> Iterator[Array]:
         """Give the submitted slots, oldest first, up to the first busy one, as views of the ring itself.
 

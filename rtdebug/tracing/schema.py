@@ -10,7 +10,7 @@ import re
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cache
+from functools import lru_cache
 from typing import Any, Literal
 
 import numpy as np
@@ -88,18 +88,7 @@ class Schema:
 
         Raises RtdebugError when the text is not one, or lacks what rtdebug needs.
         """
-        if len(text) > MAX_TEXT_BYTES:
-            raise RtdebugError("the event definitions are too large", _HINT)
-        try:
-            constants, enums, structs = _parse(text)
-            structs = {name: dtype.newbyteorder(byte_order) for name, dtype in structs.items()}
-            schema = cls(text, byte_order, constants, enums, structs, _event_names(enums["event_type"]))
-            schema._check()
-        except RtdebugError:
-            raise
-        except Exception as error:  # cffi raises whatever its parser meets in a hostile text
-            raise RtdebugError(f"the event definitions cannot be read: {error!s:.200}", _HINT) from error
-        return schema
+        return _parse_schema(text, byte_order)
 
     @property
     def event_ids(self) -> dict[str, int]:
@@ -159,7 +148,22 @@ class Schema:
 _HINT = "the recording is damaged, or not one of rtdebug"
 
 
-@cache
+@lru_cache(maxsize=4)
+def _parse_schema(text: str, byte_order: ByteOrder) -> Schema:
+    if len(text) > MAX_TEXT_BYTES:
+        raise RtdebugError("the event definitions are too large", _HINT)
+    try:
+        constants, enums, structs = _parse(text)
+        structs = {name: dtype.newbyteorder(byte_order) for name, dtype in structs.items()}
+        schema = Schema(text, byte_order, constants, enums, structs, _event_names(enums["event_type"]))
+        schema._check()
+    except RtdebugError:
+        raise
+    except Exception as error:  # cffi raises whatever its parser meets in a hostile text
+        raise RtdebugError(f"the event definitions cannot be read: {error!s:.200}", _HINT) from error
+    return schema
+
+
 def load_schema() -> Schema:
     """Return the schema of the events.h that this rtdebug loads into the kernel."""
     return Schema.parse(read_source("events.h"))

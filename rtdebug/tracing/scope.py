@@ -8,9 +8,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rtdebug.containers.model import Container
-from rtdebug.errors import HostUnable, RtdebugError
+from rtdebug.containers.owners import OwnerOf
+from rtdebug.errors import HostUnable, RtdebugError, TargetError
 from rtdebug.host.cgroup import (
     MemoryHierarchy,
+    ancestors,
     cgroup_id,
     child_cgroups,
     find_memory_hierarchy,
@@ -81,6 +83,19 @@ def cgroups_in(scope: Scope) -> dict[int, str]:
     return found
 
 
+def cgroups_above(scope: Scope) -> dict[int, str]:
+    """Return the memory cgroups above the container's, up to the root: id -> path. Their limits bind it too."""
+    if scope.hierarchy is None or scope.container is None or scope.container.cgroup is None:
+        return {}
+    found = {}
+    for cgroup in ancestors(scope.container.cgroup):
+        try:
+            found[cgroup_id(scope.hierarchy.path(cgroup))] = cgroup
+        except (OSError, HostUnable, ValueError):
+            continue
+    return found
+
+
 def pids_in(scope: Scope, proc: Path = Path("/proc")) -> frozenset[int]:
     """Return the processes in scope now: those of the cgroups, else the init process and its descendants."""
     if scope.container is None:
@@ -107,6 +122,18 @@ def descendants(pid: int, proc: Path = Path("/proc")) -> frozenset[int]:
     return frozenset(found)
 
 
+def check_pid(pid: int, scope: Scope, proc: Path = Path("/proc")) -> None:
+    """Raise TargetError when there is no such process, or it is not in scope."""
+    if not (proc / str(pid)).exists():
+        raise TargetError(f"there is no process {pid}", "--pid takes the pid that the host sees")
+    if scope.container is not None and pid not in pids_in(scope, proc):
+        name = scope.container.name or scope.container.id
+        raise TargetError(
+            f"process {pid} is not in {name}",
+            f"trace it by `rtdebug trace pid:{pid}`, or give the pid that the host sees (`rtdebug ps`)",
+        )
+
+
 @dataclass(frozen=True, slots=True)
 class Found:
     """A process as the trace found it when it began."""
@@ -119,15 +146,15 @@ class Found:
     """A 32-bit program: its calls are not decoded."""
 
 
-def find_processes(scope: Scope, proc: Path = Path("/proc")) -> Iterator[Found]:
+def find_processes(scope: Scope, owner: OwnerOf, proc: Path = Path("/proc")) -> Iterator[Found]:
     """Look at every process in scope. Those that exit meanwhile are left out."""
     for pid in pids_in(scope, proc):
-        found = find_process(pid, scope, proc)
+        found = find_process(pid, scope, owner, proc)
         if found is not None:
             yield found
 
 
-def find_process(pid: int, scope: Scope, proc: Path = Path("/proc")) -> Found | None:
+def find_process(pid: int, scope: Scope, owner: OwnerOf, proc: Path = Path("/proc")) -> Found | None:
     """Look at one process; None when it has exited."""
     ids, stat, comm = read_ids(pid, proc), read_stat(pid, proc), read_comm(pid, proc)
     if ids is None or stat is None:
@@ -141,7 +168,7 @@ def find_process(pid: int, scope: Scope, proc: Path = Path("/proc")) -> Found | 
         parent_pid=stat.ppid or None,
         uid=ids.uid,
         cgroup=cgroup,
-        container=scope.container,
+        container=scope.container or (owner(cgroup) if cgroup is not None else None),
         start_ns=stat.start_ticks * _NS_PER_S // os.sysconf("SC_CLK_TCK"),
     )
     return Found(process, total_vm_bytes(pid, proc), _heap_end(pid, proc), is_compat(pid, proc))

@@ -12,13 +12,16 @@ import os
 import platform
 import struct
 import time
+from collections import deque
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
+from numpy.typing import NDArray
 
 from rtdebug.containers.model import Container
+from rtdebug.containers.owners import OwnerOf, owner_by_path
 from rtdebug.host import bpf
 from rtdebug.host.inside import open_inside
 from rtdebug.tracing.aggregates import AggregateReader, aggregate_calls
@@ -31,22 +34,28 @@ from rtdebug.tracing.loader import TRACED_PAGE, Loaded, load, traced_pages
 from rtdebug.tracing.options import Filter, TraceOptions, pack_config
 from rtdebug.tracing.processes import Place
 from rtdebug.tracing.ring import Ring, records
-from rtdebug.tracing.schema import Array, Schema, load_schema
-from rtdebug.tracing.scope import Found, Scope, cgroups_in, find_process, find_processes, pids_in
+from rtdebug.tracing.schema import Array, FieldValue, Schema, as_dict, load_schema, text_of
+from rtdebug.tracing.scope import Found, Scope, cgroups_above, cgroups_in, find_process, find_processes, pids_in
+
+if TYPE_CHECKING:
+    from rtdebug.tracing.symbols import Symbolizer
 
 CALLS_RING_BYTES = 8 << 20
 EVENTS_RING_BYTES = 1 << 20
 AGGREGATE_BYTES = 8 << 20
 """Kernel memory for the aggregation, over all CPUs: bounds its number of keys."""
 STACKS = 16384
+STACK_DEPTH = 127
+"""Frames of a stack: PERF_MAX_STACK_DEPTH."""
 _MAX_PENDING_CALLS = 1 << 16
-_TRACED, _TRACED_COMPAT = 1, 2
+_TRACED, _TRACED_COMPAT, _TRACED_RUNTIME = 1, 2, 3
+"""enum traced_state of bpf/common.h."""
 
 
 class Recorder(Protocol):
     """What keeps the records of a session: see recording.py."""
 
-    def entry(self, entry: Entry) -> None:
+    def entries(self, entries: Iterable[Entry]) -> None:
         """Keep what user space found."""
 
     def events(self, slots: Array) -> None:
@@ -65,26 +74,34 @@ class Session:
     Raises HostUnable when this host or this process cannot trace, BpfError when the kernel refuses a program.
     """
 
-    def __init__(self, scope: Scope, options: TraceOptions, recorder: Recorder | None = None) -> None:
+    def __init__(
+        self, scope: Scope, options: TraceOptions, recorder: Recorder | None = None, owner: OwnerOf = owner_by_path
+    ) -> None:
         self.scope = scope
+        self.has_new_cgroups = False
+        """The whole host is traced, and a cgroup was made whose owner's name is not known yet."""
+        self._owner = owner
         self.options = options
         self.schema: Schema = load_schema()
-        self.decoder = Decoder(
-            self.schema, clock_offset_ns(), Host(platform.machine(), mmap.PAGESIZE)
-        )
+        self.decoder = Decoder(self.schema, Host(platform.machine(), mmap.PAGESIZE), clock_offset_ns())
         self.recorder = recorder
         self.first_vm_bytes: dict[int, int] = {}
         """Size of each live process's address space when it came into sight, or at its last exec."""
+        self.exited_pids: deque[int] = deque(maxlen=4096)
         self.compat_pids: set[int] = set()
         """32-bit programs in scope: their system calls are not decoded."""
         self.summary_calls: list[EventLine] = []
         """Calls that went into the recording only, added up: for the summary."""
+        self.kills: list[dict[str, FieldValue]] = []
+        """Fields of each struct oom_event that was drained, for who makes the report (the caller empties it)."""
+        self._calls_ring_bytes = CALLS_RING_BYTES if options.every_call else mmap.PAGESIZE
         self._loaded: Loaded | None = None
         self._events_ring: Ring
         self._calls_ring: Ring
         self._aggregates: AggregateReader
         self._traced: mmap.mmap
         self._stacks_seen: set[tuple[int, int]] = set()
+        self._symbolizer: Symbolizer | None = None
 
     def __enter__(self) -> Session:
         return self
@@ -102,7 +119,7 @@ class Session:
             compiled_program(),
             {
                 "traced": traced_pages(),
-                "calls": CALLS_RING_BYTES,
+                "calls": self._calls_ring_bytes,
                 "events": EVENTS_RING_BYTES,
                 "stacks": STACKS if self.options.stack else 1,
                 "aggregates": max(512, min(16384, AGGREGATE_BYTES // entry_bytes)),
@@ -111,7 +128,7 @@ class Session:
         maps = self._loaded.maps
         self._traced = mmap.mmap(maps["traced"], traced_pages() * TRACED_PAGE)
         self._events_ring = Ring(maps["events"], EVENTS_RING_BYTES, self.schema.event_slot)
-        self._calls_ring = Ring(maps["calls"], CALLS_RING_BYTES, self.schema.call_slot)
+        self._calls_ring = Ring(maps["calls"], self._calls_ring_bytes, self.schema.call_slot)
         self._aggregates = AggregateReader(maps["aggregates"], self.schema)
         self._configure()
         self._enter_cgroups()
@@ -159,27 +176,35 @@ class Session:
         self.enter_processes()
         self._learn_shm_device()
 
-    def add_place(self, memcg_id: int, place: Place) -> None:
-        """Tell whose cgroup this is: what is found out later than its first event."""
-        self._learn(place_entry(memcg_id, place))
+    def name_owners(self, owner: OwnerOf) -> None:
+        """Take names that were found out later than a container's first event."""
+        self._owner = owner
+        self.has_new_cgroups = False
+        for memcg_id, cgroup in self.decoder.processes.cgroups.items():
+            container = owner(cgroup)
+            if container is not None and container != self.decoder.processes.container_of(memcg_id):
+                self._learn(place_entry(memcg_id, Place(cgroup, container)))
 
     def _enter_cgroups(self) -> None:
         only_pid = self.options.pid is not None
+        for memcg_id, cgroup in cgroups_above(self.scope).items():
+            self._learn(place_entry(memcg_id, Place(cgroup, None)))
         for memcg_id, cgroup in cgroups_in(self.scope).items():
-            self._learn(place_entry(memcg_id, Place(cgroup, self.scope.container)))
+            container = self.scope.container or self._owner(cgroup)
+            self._learn(place_entry(memcg_id, Place(cgroup, container)))
             if not self.scope.all and not only_pid:
                 bpf.update(self._map("target_cgroups"), struct.pack("Q", memcg_id), struct.pack("I", 1))
 
     def enter_processes(self) -> None:
         """Trace every process in scope that is not traced yet."""
         if self.options.pid is not None:
-            found = find_process(self.options.pid, self.scope)
+            found = find_process(self.options.pid, self.scope, self._owner)
             if found is not None:
                 self._enter(found)
             return
         entered: set[int] = set()
         while True:  # until no new one appears: without a cgroup, a fork may slip between look and entry
-            new = [found for found in find_processes(self.scope) if found.process.pid not in entered]
+            new = [found for found in find_processes(self.scope, self._owner) if found.process.pid not in entered]
             for found in new:
                 self._enter(found)
                 entered.add(found.process.pid)
@@ -195,7 +220,8 @@ class Session:
         if found.compat:
             self.compat_pids.add(pid)
         if found.compat or not self.scope.all or self.options.pid is not None:
-            self._traced[pid] = _TRACED_COMPAT if found.compat else _TRACED
+            state = _TRACED_RUNTIME if is_runtime(found.process.comm) else _TRACED
+            self._traced[pid] = _TRACED_COMPAT if found.compat else state
         if self.decoder.processes.find(pid, 0) is None:
             self._learn(process_entry(found.process))
 
@@ -219,7 +245,7 @@ class Session:
     def _learn(self, entry: Entry) -> None:
         self.decoder.learn(entry)
         if self.recorder is not None:
-            self.recorder.entry(entry)
+            self.recorder.entries((entry,))
 
     # --- what the programs tell ---
 
@@ -241,7 +267,9 @@ class Session:
                 self.recorder.events(view)
             records_ = records(view)
             self._note_processes(records_)
+            self._note_kills(records_)
             lines += self.decoder.events(records_)
+            self._note_cgroups(records_)
             del records_, view
         if self.recorder is None:
             calls = self._calls_ring.drain(waiting)
@@ -255,7 +283,7 @@ class Session:
 
     def calls_waiting_share(self) -> float:
         """How full the ring of calls is, 0 to 1: how soon it must be drained again."""
-        return self._calls_ring.waiting() * self.schema.call_slot.itemsize / CALLS_RING_BYTES
+        return self._calls_ring.waiting() * self.schema.call_slot.itemsize / self._calls_ring_bytes
 
     def _record_calls(self, slots: Array) -> None:
         assert self.recorder is not None
@@ -298,16 +326,42 @@ class Session:
             pid, event = int(record["header"]["pid"]), int(record["header"]["event"])
             if event == ids["process_exit"]:
                 self.first_vm_bytes.pop(pid, None)
+                self.exited_pids.append(pid)
                 self.compat_pids.discard(pid)
                 self._aggregates.forget(pid)
             elif event != ids["process_comm"]:
+                self._tell_symbolizer(event, pid, int(record["parent_pid"]))
                 self.first_vm_bytes[pid] = int(record["total_vm_pages"]) * mmap.PAGESIZE
                 if record["compat"]:
                     self.compat_pids.add(pid)
                 else:
                     self.compat_pids.discard(pid)
 
-    def _name_stacks(self, pids: Array, stack_ids: Array) -> None:
+    def _tell_symbolizer(self, event: int, pid: int, parent_pid: int) -> None:
+        if self._symbolizer is None:
+            return
+        if event == self.schema.event_ids["process_fork"]:
+            self._symbolizer.forked(parent_pid, pid)
+        elif event == self.schema.event_ids["process_exec"]:
+            self._symbolizer.execed(pid)
+
+    def _note_cgroups(self, array: Array) -> None:
+        """The whole host is traced: whose are the new cgroups?"""
+        if not self.scope.all:
+            return
+        for raw in array[array["header"]["event"] == self.schema.event_ids["cgroup_mkdir"]]:
+            record = self.schema.record("cgroup_event", raw.tobytes())
+            cgroup = text_of(bytes(record["path"]))
+            container = self._owner(cgroup)
+            if container is not None:
+                self._learn(place_entry(int(record["cgroup_id"]), Place(cgroup, container)))
+                self.has_new_cgroups |= container.name is None
+
+    def _note_kills(self, array: Array) -> None:
+        for raw in array[array["header"]["event"] == self.schema.event_ids["oom_kill"]]:
+            self.kills.append(as_dict(self.schema.record("oom_event", raw.tobytes())))
+
+    def _name_stacks(self, pids: NDArray[np.uint32], stack_ids: NDArray[np.int32]) -> None:
         taken = stack_ids >= 0
         if not taken.any():
             return
@@ -317,10 +371,21 @@ class Session:
                 self._stacks_seen.add((pid, stack_id))
                 self._learn(stack_entry(pid, stack_id, self._frames(pid, stack_id)))
 
-    def _frames(self, pid: int, stack_id: int) -> Iterable[str]:
-        raw = bpf.lookup(self._map("stacks"), struct.pack("I", stack_id), 127 * 8) or b""
+    def _frames(self, pid: int, stack_id: int) -> list[str]:
+        raw = bpf.lookup(self._map("stacks"), struct.pack("I", stack_id), STACK_DEPTH * 8) or b""
         addresses = [address for address in struct.unpack(f"{len(raw) // 8}Q", raw) if address]
-        return [f"0x{address:x}" for address in addresses]
+        process = self.decoder.processes.find(pid, time.monotonic_ns())
+        ns_pid = process.ns_pid if process else None
+        if self._symbolizer is None:
+            from rtdebug.tracing.symbols import Symbolizer
+
+            self._symbolizer = Symbolizer()
+        return [str(frame) for frame in self._symbolizer.symbolize(pid, ns_pid, addresses)]
+
+
+def is_runtime(comm: str | None) -> bool:
+    """Say whether a process is runc's or crun's own, on its way to become the container's program by exec."""
+    return comm is not None and comm.startswith(("runc", "crun"))
 
 
 def _time_of(line: EventLine) -> int:

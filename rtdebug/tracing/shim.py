@@ -7,6 +7,7 @@ our programs use. The types come from BTF, so they are this very kernel's.
 
 from __future__ import annotations
 
+import itertools
 import os
 import platform
 import re
@@ -66,7 +67,17 @@ def kernel_types(btf: Btf, names: list[str]) -> str:
     """Return the C text of the kernel's types. The names that bcc's own bpf.h defines too get a prefix."""
     text = btf.dump(names, ["cgroup_subsys_id", "maple_type"])
     text = re.sub(r"\b(bpf_\w+|xdp_md|sk_msg_md|sk_reuseport_md|__sk_buff|btf_ptr)\b", r"kernel_\1", text)
-    return re.sub(r"\bBPF_(\w+)", r"KERNEL_BPF_\1", text)
+    return name_padding(re.sub(r"\bBPF_(\w+)", r"KERNEL_BPF_\1", text))
+
+
+def name_padding(text: str) -> str:
+    """Return C text in which padding by unnamed bit fields (`long: 64;`) has become members.
+
+    clang joins a run of them to one integer (seven of them to an i448 in mm_struct). LLVM aligns that to 16 bytes
+    for BPF where the host's layout has 8, and every field behind it is then read from the wrong place.
+    """
+    numbers = itertools.count()
+    return re.sub(r"\blong: 64;", lambda _: f"long rtdebug_padding_{next(numbers)};", text)
 
 
 def write_shim(folder: Path, source: str, btf: Btf) -> list[str]:

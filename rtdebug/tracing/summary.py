@@ -189,18 +189,20 @@ class SummaryBuilder:
         lost_events: int | None,
         still_mapped: Mapping[int, int] | None = None,
         still_linked: Mapping[SharedKey, int | None] | None = None,
+        last_sizes: Mapping[SharedKey, int | None] | None = None,
     ) -> Summary:
         """The summary so far.
 
         `still_mapped`: bytes by host pid. `still_linked`: what exists at the end, with its size in bytes,
         whoever created it. None: nobody looked; then the events alone say what is still linked.
+        `last_sizes`: sizes as they were seen before the end, for files that grew by writes.
         """
         processes = sorted(
             (_process_totals(process, still_mapped) for process in self._processes.values()),
             key=lambda totals: (totals.still_mapped_bytes or 0, totals.mapped_bytes, _calls(totals.events)),
             reverse=True,
         )
-        shared = sorted(self._shared.finish(still_linked), key=_shared_rank, reverse=True)
+        shared = sorted(self._shared.finish(still_linked, last_sizes or {}), key=_shared_rank, reverse=True)
         return Summary(
             started_ns=started_ns,
             ended_ns=ended_ns,
@@ -256,6 +258,7 @@ class _SharedObjects:
         self.created: dict[Kind, int] = {}
         self.dropped = 0
         self._objects: dict[SharedKey, SharedMemory] = {}
+        self._files: dict[tuple[Value, Value], SharedKey] = {}
         self._followers = {
             "shm_open": self._shm_open,
             "shm_unlink": self._shm_unlink,
@@ -269,7 +272,12 @@ class _SharedObjects:
         if follower := self._followers.get(line.event):
             follower(line)
 
-    def finish(self, still_linked: Mapping[SharedKey, int | None] | None) -> Iterable[SharedMemory]:
+    def finish(
+        self, still_linked: Mapping[SharedKey, int | None] | None, last_sizes: Mapping[SharedKey, int | None]
+    ) -> Iterable[SharedMemory]:
+        for key, length in last_sizes.items():
+            if length is not None:
+                self._change(key, length_bytes=length)
         if still_linked is None:
             return list(self._objects.values())
         objects = {
@@ -296,6 +304,7 @@ class _SharedObjects:
         kept = ranked[: _KEPT // 2]
         self.dropped += len(ranked) - len(kept)
         self._objects = {found.key: found for found in kept}
+        self._files = {file: key for file, key in self._files.items() if key in self._objects}
 
     def _change(self, key: SharedKey, **change: int | bool | None) -> None:
         if found := self._objects.get(key):
@@ -305,11 +314,13 @@ class _SharedObjects:
         path = line.fields.get("path")
         if line.fields.get("created") and isinstance(path, str):
             self._create("posix", path, line, linked=True)
+            self._files[_file(line)] = SharedKey("posix", line.container_id, path)
 
     def _shm_unlink(self, line: EventLine) -> None:
+        """The path is as the process wrote it, relative perhaps: the inode is surer."""
         path = line.fields.get("path")
-        if isinstance(path, str):
-            self._change(SharedKey("posix", line.container_id, path), linked=False)
+        by_path = SharedKey("posix", line.container_id, str(path))
+        self._change(self._files.get(_file(line), by_path), linked=False)
 
     def _ftruncate(self, line: EventLine) -> None:
         length = _int(line.fields.get("length_bytes"))
@@ -335,6 +346,17 @@ class _SharedObjects:
         if line.fields.get("command") == "IPC_RMID":
             name = str(line.fields.get("shm_id"))
             self._change(SharedKey("sysv", line.container_id, name), linked=False)
+
+
+def _file(line: EventLine) -> tuple[Value, Value]:
+    """Device and inode; where those are not known, the path in its container."""
+    fields = line.fields
+    inode_id = fields.get("inode_id")
+    return (
+        (fields.get("device_id"), inode_id)
+        if inode_id is not None
+        else (line.container_id, fields.get("path"))
+    )
 
 
 def _memfd_name(line: EventLine) -> str:
@@ -368,8 +390,9 @@ def _mapped(event: str, fields: Mapping[str, Value]) -> int:
         return length
     if event == "brk":
         return max(0, length)
-    if event == "mremap":
-        return max(0, length - (_int(fields.get("old_length_bytes")) or 0))
+    old_length = _int(fields.get("old_length_bytes"))
+    if event == "mremap" and old_length is not None:  # added up in the kernel it does not say
+        return max(0, length - old_length)
     return 0
 
 

@@ -19,11 +19,12 @@ MARK = "RTDEBUG_TEST_SESSION"
 # A session inside another one (a test that runs pytest) has a mark of its own.
 SESSION = uuid.uuid4().hex
 PREFIX = "rtdebug-"
+PROGRAM_PREFIX = "rtdebug_"
 
 # bpf(2): numbers from include/uapi/asm-generic/unistd.h, arch/x86/entry/syscalls/syscall_64.tbl,
 # include/uapi/linux/bpf.h
 _SYS_BPF = {"x86_64": 321, "aarch64": 280}
-_BPF_PROG_GET_NEXT_ID = 11
+_BPF_PROG_GET_NEXT_ID, _BPF_PROG_GET_FD_BY_ID, _BPF_OBJ_GET_INFO_BY_FD = 11, 13, 15
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
@@ -38,7 +39,7 @@ def snapshot() -> frozenset[str]:
 
 
 def left_since(
-    before: frozenset[str], look: Callable[[], frozenset[str]] = snapshot, patience_s: float = 5
+    before: frozenset[str], look: Callable[[], frozenset[str]] = snapshot, patience_s: float = 3
 ) -> list[str]:
     """Return what is there now and was not before. What is just being taken down gets some time."""
     deadline = time.monotonic() + patience_s
@@ -81,12 +82,28 @@ def _held_bpf(pid: int) -> dict[str, set[int]]:
     return held
 
 
-def _program_ids() -> Iterator[int]:
-    attribute = (ctypes.c_uint32 * 3)()
-    call = [_SYS_BPF[platform.machine()], _BPF_PROG_GET_NEXT_ID, attribute, ctypes.sizeof(attribute)]
-    while _libc.syscall(*call) == 0:
-        attribute[0] = attribute[1]
-        yield attribute[0]
+def _bpf(command: int, *attribute: int) -> tuple[int, list[int]]:
+    """Call bpf(2) with an attribute of 32-bit words; returns its result and the words afterwards."""
+    words = (ctypes.c_uint32 * 4)(*attribute)
+    return _libc.syscall(_SYS_BPF[platform.machine()], command, words, ctypes.sizeof(words)), list(words)
+
+
+def _programs() -> Iterator[tuple[int, str]]:
+    """Yield id and name of every program on this host."""
+    number = 0
+    while True:
+        result, words = _bpf(_BPF_PROG_GET_NEXT_ID, number)
+        if result < 0:
+            return
+        number = words[1]
+        fd, _ = _bpf(_BPF_PROG_GET_FD_BY_ID, number)
+        if fd < 0:  # just unloaded
+            continue
+        info = ctypes.create_string_buffer(80)  # struct bpf_prog_info up to name[16], which is at 64
+        address = ctypes.addressof(info)
+        _bpf(_BPF_OBJ_GET_INFO_BY_FD, fd, len(info), address & 0xFFFFFFFF, address >> 32)
+        os.close(fd)
+        yield number, info.raw[64:].split(b"\0")[0].decode(errors="backslashreplace")
 
 
 def _held_by_us() -> Iterator[str]:
@@ -97,9 +114,11 @@ def _held_by_us() -> Iterator[str]:
 
 
 def _unheld_programs() -> Iterator[str]:
-    """Yield the programs of which no process holds a descriptor: those would stay attached for ever."""
+    """Yield rtdebug's programs of which no process holds a descriptor: those would stay attached for ever."""
     held = set[int]().union(*(_held_bpf(pid)["prog"] for pid in _pids()))
-    return (f"BPF prog {number}, held by no process" for number in _program_ids() if number not in held)
+    for number, name in _programs():
+        if name.startswith(PROGRAM_PREFIX) and number not in held:
+            yield f"BPF prog {number} {name}, held by no process"
 
 
 def _cgroups() -> Iterator[str]:

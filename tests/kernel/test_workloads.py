@@ -6,6 +6,7 @@ import os
 import re
 import signal
 import subprocess
+import time
 from pathlib import Path
 
 import pytest
@@ -37,15 +38,24 @@ def test_the_number_of_calls_is_the_one_asked_for(
     command: list[str], call: str, count: int, tmp_path: Path
 ) -> None:
     log = tmp_path / "strace"
-    strace = ["strace", "-f", "-e", "signal=none", "-o", log, build(command[0]), *command[1:]]
+    strace = ["strace", "-f", "-e", "signal=none", "-o", str(log), str(build(command[0])), *command[1:]]
     subprocess.run(strace, check=True, capture_output=True)
     assert len(re.findall(call, log.read_text())) == count
+
+
+def kill_count(cgroup: Path) -> int:
+    """Return oom_kill of memory.events (v2) or memory.oom_control (v1)."""
+    file = cgroup / "memory.events"
+    text = (file if file.exists() else cgroup / "memory.oom_control").read_text()
+    return int(dict(line.split() for line in text.splitlines())["oom_kill"])
 
 
 def test_oom_is_killed_by_its_own_limit() -> None:
     with memory_cgroup(limit_bytes=24 * MIB) as cgroup:
         result = run("oom", 64 * MIB, cgroup=cgroup)
+        kills = kill_count(cgroup)
     assert result.returncode == -signal.SIGKILL
+    assert kills == 1
     assert "survived" not in [step.name for step in result.steps]
 
 
@@ -119,3 +129,37 @@ def test_shared_memory_that_stays_is_found() -> None:
         assert f"shared memory {path}" in leftovers.snapshot()
     finally:
         path.unlink()
+
+
+def test_a_bpf_program_that_stays_is_found() -> None:
+    before = leftovers.snapshot()
+    with subprocess.Popen(["bpftrace", "-e", "interval:s:1 { }"], stdout=subprocess.PIPE) as tracer:
+        assert tracer.stdout is not None
+        tracer.stdout.readline()  # "Attaching 1 probe..."
+        try:
+            for _ in range(100):
+                left = leftovers.left_since(before, patience_s=0)
+                if any(line.startswith("BPF prog") for line in left):
+                    break
+                time.sleep(0.1)
+            else:
+                pytest.fail(f"not found: {left}")
+        finally:
+            tracer.terminate()
+    assert not [line for line in leftovers.left_since(before) if line.startswith("BPF")]
+
+
+def test_a_test_that_leaves_a_process_fails(pytester: pytest.Pytester) -> None:
+    """The whole check at work: a session of its own, with the conftest.py of the kernel tests."""
+    pytester.makepyfile(
+        """
+        import subprocess
+        from tests.kernel.conftest import *  # noqa: F403
+
+        def test_leaves_a_process():
+            subprocess.Popen(["sleep", "5"], start_new_session=True)
+        """
+    )
+    result = pytester.runpytest_subprocess("-p", "no:cacheprovider")
+    result.assert_outcomes(passed=1, errors=1)
+    result.stdout.fnmatch_lines(["*left behind by this test:", "*process *: sleep 5*"])

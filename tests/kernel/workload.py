@@ -140,14 +140,15 @@ def memory_mount() -> tuple[Path, bool]:
 
 @contextmanager
 def memory_cgroup(limit_bytes: int, parent: Path | None = None) -> Iterator[Path]:
-    """Make a cgroup with a memory limit, swap included; what still runs in it at the end is killed."""
+    """Make a cgroup with a memory limit and next to no swap; what still runs in it at the end is killed."""
     mount, v2 = memory_mount()
     cgroup = (parent or mount) / f"rtdebug-test-{os.getpid()}-{next(_numbers)}"
     cgroup.mkdir()
     try:
         (cgroup / ("memory.max" if v2 else "memory.limit_in_bytes")).write_text(str(limit_bytes))
+        # v1 charges memory+swap first: with equal limits that one is hit, and memory.failcnt stays 0
         swap_file, swap_bytes = (
-            ("memory.swap.max", 0) if v2 else ("memory.memsw.limit_in_bytes", limit_bytes)
+            ("memory.swap.max", 0) if v2 else ("memory.memsw.limit_in_bytes", limit_bytes + MIB)
         )
         if (cgroup / swap_file).exists():
             (cgroup / swap_file).write_text(str(swap_bytes))

@@ -352,12 +352,12 @@ def test_open_mapped_file_that_is_not_there(fake_proc, path):
 
 def test_open_mapped_file_that_was_replaced(fake_proc):
     inode_id = (fake_proc / "7/root/lib/a.so").stat().st_ino
-    with pytest.raises(OSError, match="not the regular file"):
+    with pytest.raises(OSError, match="not the regular file that was meant"):
         open_mapped_file(7, file_mapping(inode_id + 1, "/lib/a.so"), fake_proc)
 
 
 def test_open_mapped_file_does_not_block_on_a_fifo(fake_proc):
     fifo = fake_proc / "7/root/lib/b.so"
     os.mkfifo(fifo)
-    with pytest.raises(OSError, match="not the regular file"):
+    with pytest.raises(OSError, match="not the regular file that was meant"):
         open_mapped_file(7, file_mapping(fifo.stat().st_ino, "/lib/b.so"), fake_proc)

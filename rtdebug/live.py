@@ -1,0 +1,365 @@
+"""The live trace: a session, the OOM kills, the container's life and the recording, run as one loop.
+
+What it shows goes to a `Sink`; it prints nothing itself.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import mmap
+import os
+import select
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+from typing import Protocol
+
+from rtdebug.containers.inventory import list_containers
+from rtdebug.containers.model import Container
+from rtdebug.containers.owners import OwnerOf, owners
+from rtdebug.errors import RtdebugError
+from rtdebug.host.process import is_running
+from rtdebug.oom.report import OomReport
+from rtdebug.oom.watch import OomWatch
+from rtdebug.tracing.entries import line_entry
+from rtdebug.tracing.line import EventLine
+from rtdebug.tracing.linked import still_linked
+from rtdebug.tracing.recording import End, RecordingWriter
+from rtdebug.tracing.scope import Scope
+from rtdebug.tracing.session import Session, clock_offset_ns, still_mapped_bytes
+from rtdebug.tracing.summary import SharedKey, Summary, SummaryBuilder
+
+_MS = 1_000_000
+_S = 1_000_000_000
+_IDLE_NS = 250 * _MS
+_CALLS_NS = 10 * _MS
+"""Calls are drained so often: they do not wake us (their ring of 8 MiB fills in about 100 ms at full speed)."""
+_FULL_SHARE = 0.1
+"""A ring of calls that is fuller than this after draining is drained again at once."""
+_GRACE_NS = 400 * _MS
+"""After the container's end: its last processes exit, and the kernel log of a kill comes in."""
+_LINKED_NS = 5 * _S
+_ALARM_NS = 200 * _MS
+"""Between two looks at a container's shared memory: usually, and when something went wrong."""
+_ALARMS = frozenset({"oom_kill", "shm_full", "sigbus"})
+_LOOK_NS = 500 * _MS
+"""So often a container is looked for that is to be started again."""
+
+
+class Sink(Protocol):
+    """Where the lines go. May raise BrokenPipeError: its reader went away."""
+
+    def lines(self, lines: Sequence[EventLine]) -> None:
+        """Show a batch of lines."""
+
+
+@dataclass(frozen=True, slots=True)
+class LiveOptions:
+    """How a live trace runs."""
+
+    duration_s: float | None = None
+    interval_s: float = 1.0
+    """Between two lines of the same aggregated call."""
+    follow: Callable[[], Container | None] | None = None
+    """Finds the container again after its end; None: the trace ends with it."""
+
+
+class LiveTrace:
+    """One run. `notice` gets what the user should know while it runs."""
+
+    def __init__(
+        self,
+        session: Session,
+        options: LiveOptions,
+        sink: Sink,
+        notice: Callable[[str], object],
+        writer: RecordingWriter | None = None,
+    ) -> None:
+        self._session = session
+        self._options = options
+        self._sink = sink
+        self._notice = notice
+        self._writer = writer
+        self._summary = SummaryBuilder()
+        self._stop = False
+        self._started_ns = time.time_ns()
+        self._lost_told = 0
+        self._compat_told: set[int] = set()
+        self._oom = OomWatch(session.scope.hierarchy, session.decoder.processes, mmap.PAGESIZE)
+        self._life = _Life(session.scope)
+        self._naming: _Naming | None = None
+        self._linked = _Linked(session.scope)
+
+    def run(self, ready: Callable[[], object]) -> Summary:
+        """Trace until the container ends, the duration is over, or SIGINT or SIGTERM; then return the summary.
+
+        `ready` is called when all is attached. Whatever ends it, the recording is finished.
+        """
+        with self._stop_on_signals() as wakeup_fd, contextlib.closing(self._oom), contextlib.closing(self._life):
+            self._session.start()
+            self._follow_memory()
+            if self._oom.problem and "oom_kill" in self._session.options.events:
+                self._notice(f"{self._oom.problem}: OOM reports will lack what only the kernel log says")
+            ready()
+            try:
+                self._loop(wakeup_fd)
+            finally:
+                summary = self._finish()
+            return summary
+
+    # --- the loop ---
+
+    def _loop(self, wakeup_fd: int) -> None:
+        poller = select.poll()
+        for fd in (self._session.events_fd, self._oom.fileno(), wakeup_fd):
+            if fd is not None:
+                poller.register(fd, select.POLLIN)
+        now_ns = time.monotonic_ns()
+        end_ns = now_ns + int(self._options.duration_s * _S) if self._options.duration_s else None
+        interval_ns = int(self._options.interval_s * _S)
+        next_ns = now_ns + interval_ns
+        while not self._stop:
+            poller.poll(self._timeout_ms(time.monotonic_ns(), end_ns, next_ns))
+            now_ns = time.monotonic_ns()
+            lines = self._drain(now_ns)
+            if now_ns >= next_ns:
+                lines += self._session.aggregated()
+                self._tell_news()
+                self._learn_names()
+                next_ns = max(next_ns + interval_ns, now_ns)
+            self._linked.look(now_ns, alarm=any(line.event in _ALARMS for line in lines))
+            self._show(lines)
+            if end_ns is not None and now_ns >= end_ns:
+                return
+            if self._life.is_over(now_ns) and not self._wait_for_restart(now_ns):
+                return
+
+    def _timeout_ms(self, now_ns: int, end_ns: int | None, next_ns: int) -> float:
+        if self._session.calls_waiting_share() > _FULL_SHARE:
+            return 0
+        idle_ns = _CALLS_NS if self._session.options.every_call else _IDLE_NS
+        times_ns = [now_ns + idle_ns, next_ns, end_ns, self._oom.due_ns, self._life.due_ns(now_ns)]
+        return max(0, min(when for when in times_ns if when is not None) - now_ns) / _MS
+
+    def _drain(self, now_ns: int) -> list[EventLine]:
+        # the kernel's own oom_kill record gives way to the joined report
+        lines = [line for line in self._session.drain() if line.event != "oom_kill"]
+        reports: list[OomReport] = []
+        for kill in self._session.kills:
+            reports += self._oom.add_kill(kill, now_ns)
+        self._session.kills.clear()
+        reports += self._oom.advance(now_ns)
+        return lines + self._report_lines(reports)
+
+    def _report_lines(self, reports: Sequence[OomReport]) -> list[EventLine]:
+        lines = [report.to_line(clock_offset_ns()) for report in reports]
+        if self._writer is not None:
+            self._writer.entries(map(line_entry, lines))
+        return lines
+
+    def _show(self, lines: list[EventLine]) -> None:
+        for line in self._session.summary_calls:
+            self._summary.add(line)
+        self._session.summary_calls.clear()
+        for line in lines:
+            self._summary.add(line)
+        if lines:
+            self._sink.lines(lines)
+
+    def _tell_news(self) -> None:
+        lost = self._session.lost()
+        total = sum(lost.values())
+        if total > self._lost_told:
+            if self._writer is not None:
+                self._writer.lost(lost)
+            detail = ", ".join(f"{count} {event}" for event, count in sorted(lost.items()))
+            self._notice(f"{total - self._lost_told} events lost, {total} in all ({detail}): the buffer was full")
+            self._lost_told = total
+        for pid in self._session.compat_pids - self._compat_told:
+            self._compat_told.add(pid)
+            self._notice(f"process {pid} runs a 32-bit program: its system calls are not decoded")
+
+    def _learn_names(self) -> None:
+        """The whole host is traced: new containers get their names from a thread, for a runtime may be slow."""
+        if self._naming is not None and (owner := self._naming.result()) is not None:
+            self._session.name_owners(owner)
+            self._naming = None
+        if self._naming is None and self._session.has_new_cgroups:
+            self._session.has_new_cgroups = False
+            self._naming = _Naming()
+
+    # --- the container's life ---
+
+    def _follow_memory(self) -> None:
+        container = self._session.scope.container
+        if container is not None and container.cgroup is not None:
+            self._oom.follow(container.cgroup)
+            self._oom.advance(time.monotonic_ns())
+
+    def _wait_for_restart(self, now_ns: int) -> bool:
+        """Go on with the same container started again; False when the trace is not to wait for it."""
+        if self._options.follow is None:
+            return False
+        if not self._life.may_look(now_ns):
+            return True
+        container = self._options.follow()
+        if container is None:
+            return True
+        self._notice(f"{container.name or container.id} was started again: tracing goes on")
+        self._session.follow(container)
+        self._life.close()
+        self._life = _Life(self._session.scope)
+        self._linked = _Linked(self._session.scope)
+        self._follow_memory()
+        return True
+
+    # --- the end ---
+
+    def _finish(self) -> Summary:
+        """Detach, take what is left, finish the recording, add up."""
+        self._session.detach()
+        now_ns = time.monotonic_ns()
+        lines = [*self._drain_all(now_ns), *self._session.aggregated()]
+        lines += self._report_lines(self._oom.finish(now_ns))
+        with contextlib.suppress(BrokenPipeError):  # told already, when it was met first
+            self._show(lines)
+        lost = self._session.lost()
+        # who has exited has nothing mapped; a pid that lives again has its new owner's
+        mapped = dict.fromkeys(self._session.exited_pids, 0) | still_mapped_bytes(self._session.first_vm_bytes)
+        linked = still_linked(self._session.scope.container, self._session.scope.all)
+        last_sizes = self._linked.last
+        ended_ns = time.time_ns()
+        if self._writer is not None:
+            self._writer.lost(lost)
+            self._writer.end(End(ended_ns, lost, mapped, linked, last_sizes))
+            self._writer.close()
+        return self._summary.finish(self._started_ns, ended_ns, sum(lost.values()), mapped, linked, last_sizes)
+
+    def _drain_all(self, now_ns: int) -> list[EventLine]:
+        lines = self._drain(now_ns)
+        while more := self._drain(now_ns):
+            lines += more
+        return lines
+
+    @contextlib.contextmanager
+    def _stop_on_signals(self) -> Iterator[int]:
+        """SIGINT and SIGTERM end the trace properly; a second one ends it at once. Yields a fd that they wake."""
+        read_fd, write_fd = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+
+        def stop(_number: int, _frame: FrameType | None) -> None:
+            if self._stop:
+                raise KeyboardInterrupt
+            self._stop = True
+
+        for number in before:
+            signal.signal(number, stop)
+        wakeup_before = signal.set_wakeup_fd(write_fd, warn_on_full_buffer=False)
+        try:
+            yield read_fd
+        finally:
+            signal.set_wakeup_fd(wakeup_before)
+            for number, handler in before.items():
+                signal.signal(number, handler)
+            os.close(read_fd)
+            os.close(write_fd)
+
+
+class _Linked:
+    """The shared memory a container had when last seen: what it wrote into files, no event tells."""
+
+    def __init__(self, scope: Scope) -> None:
+        self._scope = scope
+        self._next_ns = 0
+        self._alarm_ns = 0
+        self.last: dict[SharedKey, int | None] = {}
+
+    def look(self, now_ns: int, alarm: bool) -> None:
+        """Look from time to time, and when something went wrong: the container may end of it."""
+        if self._scope.all or now_ns < (self._alarm_ns if alarm else self._next_ns):
+            return
+        self._next_ns, self._alarm_ns = now_ns + _LINKED_NS, now_ns + _ALARM_NS
+        self.last = still_linked(self._scope.container, False) or self.last
+
+
+class _Naming:
+    """One look at the runtimes, in a thread of its own."""
+
+    def __init__(self) -> None:
+        self._owner: OwnerOf | None = None
+        self._thread = threading.Thread(target=self._look, daemon=True)
+        self._thread.start()
+
+    def result(self) -> OwnerOf | None:
+        """Return who knows the names; None while it is not known."""
+        return None if self._thread.is_alive() else self._owner
+
+    def _look(self) -> None:
+        with contextlib.suppress(RtdebugError):
+            self._owner = owners(list_containers().containers)
+
+
+class _Life:
+    """Whether the container still lives: its init process, or for a bare cgroup the cgroup itself."""
+
+    def __init__(self, scope: Scope) -> None:
+        self._folder: Path | None = scope.folder
+        self._over_since_ns: int | None = None
+        self._next_look_ns = 0
+        self._pidfd: int | None = None
+        self._pid = scope.container.pid if scope.container else None
+        self._endless = scope.all
+        if self._pid is not None:
+            with contextlib.suppress(OSError):
+                self._pidfd = os.pidfd_open(self._pid)
+
+    def close(self) -> None:
+        """Close the pidfd."""
+        if self._pidfd is not None:
+            os.close(self._pidfd)
+            self._pidfd = None
+
+    def is_over(self, now_ns: int) -> bool:
+        """Say whether it ended, and what it left behind had its time."""
+        if self._endless or self._lives():
+            return False
+        if self._over_since_ns is None:
+            self._over_since_ns = now_ns
+        return now_ns - self._over_since_ns >= _GRACE_NS
+
+    def due_ns(self, now_ns: int) -> int | None:
+        """When to ask again at the latest."""
+        if self._over_since_ns is not None and now_ns - self._over_since_ns < _GRACE_NS:
+            return self._over_since_ns + _GRACE_NS
+        return None
+
+    def may_look(self, now_ns: int) -> bool:
+        """Say whether it is time to look for it again."""
+        if now_ns < self._next_look_ns:
+            return False
+        self._next_look_ns = now_ns + _LOOK_NS
+        return True
+
+    def _lives(self) -> bool:
+        if self._pidfd is not None:
+            return not select.select([self._pidfd], [], [], 0)[0]
+        if self._pid is not None:
+            return is_running(self._pid)
+        return self._folder is not None and self._folder.exists()
+
+
+def find_again(find: Callable[[], Container]) -> Callable[[], Container | None]:
+    """Return a `follow`: gives the container that `find` finds, None while it finds none that runs."""
+
+    def look() -> Container | None:
+        try:
+            container = find()
+        except RtdebugError:
+            return None
+        return container if container.is_running else None
+
+    return look

@@ -1,0 +1,166 @@
+r"""Kernel messages out of the dressing that dmesg, syslog and the journal put around them.
+
+`strip_dressing` does one line; `undress` a whole text, with wrapped and continued lines, `#012` and
+literal `\n`. What is not recognised stays as it is.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from decimal import Decimal
+
+ELLIPSES = ("...", "…")
+
+_WRAP_COLUMNS = 79
+"""A terminal does not wrap a shorter line."""
+
+_FACILITY = re.compile(
+    r"(?P<facility>kern|user|mail|daemon|auth|syslog|lpr|news|uucp|cron|authpriv|ftp|local\d) *: ?"
+    r"(?:emerg|alert|crit|err|error|warn|warning|notice|info|debug) *: ?"
+)
+_PRIORITY = re.compile(r"<\d{1,3}>")
+_CLOCK = r"\d{2}:\d{2}:\d{2}(?:[.,]\d+)?"
+_SYSLOG_DATE = re.compile(
+    rf"(?:[^\s\[\]{{]{{2,8}} {{1,2}}\d{{1,2}} (?:\d{{4}} )?{_CLOCK}"  # Dec 14 17:13:12
+    rf"|(?:[^\s\d\[]{{2,6}} )?\d{{4}}-\d\d-\d\d[T ]{_CLOCK}(?: ?(?:Z|[A-Z]{{3,5}}|[+-]\d\d:?\d\d))?"  # ISO
+    r"|\d{9,11}\.\d{6})(?= )"  # journalctl -o short-unix
+)
+_HOST_AND_TAG = re.compile(r" +(?:[\w.:@/-]*\w )?(?P<tag>[^\s:\[\]]+)(?:\[\d+\])?: ?")
+_PROGRAM = re.compile(r"(?P<tag>[\w.@-]+)\[\d+\]: ")
+_UPTIME = re.compile(r"\s*(?:\[\s*)?(?P<seconds>\d+\.\d{6})(?: *< *[\d.]+>)?\] ?")
+_BRACKETED_DATE = re.compile(r"\s*\[(?P<date>[^\[\]]{0,40}\d{1,2}:\d{2}[^\[\]]{0,40}| *\+ *\d+\.\d+)\]:? ?")
+_CALLER = re.compile(r" ?\[ *(?P<caller>[TC]\d+)\] ?")
+_KERNEL_TAG = re.compile(r"(?:[\w.:@/-]*\w )?kernel: ?")
+_NEWLINE = re.compile(r"#012|\\n")
+
+
+@dataclass(frozen=True, slots=True)
+class LogLine:
+    """One message of the kernel log, without its dressing."""
+
+    message: str
+    """May hold newlines: some kernels print memory.stat and Mem-Info as one record."""
+    time_ns: int | None = None
+    """When the dressing gives a number: seconds since boot (or the epoch), in nanoseconds."""
+    time_text: str | None = None
+    """The time as written."""
+    source: str | None = None
+    """The program named in the line: `kernel`, `systemd`; None when none is named."""
+    caller: str | None = None
+    """printk's caller id: `T<tid>` or `C<cpu>`."""
+
+    @property
+    def dressed(self) -> bool:
+        """There was a dressing."""
+        return self.time_text is not None or self.source is not None
+
+    @property
+    def from_kernel(self) -> bool:
+        """No other program is named."""
+        return self.source in (None, "kernel")
+
+
+def strip_dressing(line: str) -> LogLine:
+    """Take the usual dressings off one line: dmesg (any time format, any language), syslog, journal."""
+    if line.startswith("{"):
+        return _journal_json(line)
+    rest = _PRIORITY.sub("", line.rstrip("\r\n"), count=1) if line.startswith("<") else line.rstrip("\r\n")
+    source = time_text = caller = None
+    time_ns = None
+    if match := _FACILITY.match(rest):
+        source = "kernel" if match["facility"] == "kern" else match["facility"]
+        rest = rest[match.end() :]
+    if match := _SYSLOG_DATE.match(rest):
+        time_text, rest = match[0], rest[match.end() :]
+        if "," in time_text:  # dmesg --time-format iso: no host, no program
+            rest = rest.removeprefix(" ")
+        elif match := _HOST_AND_TAG.match(rest):
+            source, rest = match["tag"], rest[match.end() :]
+    elif match := _BRACKETED_DATE.match(rest):
+        time_text, rest = match["date"], rest[match.end() :]
+    elif match := _PROGRAM.match(rest):
+        source, rest = match["tag"], rest[match.end() :]
+    if source in (None, "kernel") and (match := _UPTIME.match(rest)):
+        time_ns = int(Decimal(match["seconds"]) * 1_000_000_000)
+        time_text, rest = time_text or match["seconds"], rest[match.end() :]
+    if time_text is not None and source in (None, "kernel"):
+        if match := _CALLER.match(rest):
+            caller, rest = match["caller"], rest[match.end() :]
+        if source is None and (match := _KERNEL_TAG.match(rest)):  # journalctl -o short-monotonic
+            source, rest = "kernel", rest[match.end() :]
+    return LogLine(rest, time_ns, time_text, source, caller)
+
+
+def _journal_json(line: str) -> LogLine:
+    """One line of `journalctl -o json`. systemd.journal-fields(7)."""
+    try:
+        entry = json.loads(line)
+        message = entry["MESSAGE"]
+    except (ValueError, KeyError, TypeError):
+        return LogLine(line)
+    if isinstance(message, list):  # the journal's way to hold bytes that are not UTF-8
+        message = bytes(byte & 0xFF for byte in message if isinstance(byte, int)).decode(
+            "utf-8", "surrogateescape"
+        )
+    if entry.get("_TRANSPORT") == "kernel":
+        source = "kernel"
+    else:
+        source = str(
+            entry.get("SYSLOG_IDENTIFIER") or entry.get("_COMM") or entry.get("_TRANSPORT") or "unknown"
+        )
+    boot_us, epoch_us = entry.get("_SOURCE_MONOTONIC_TIMESTAMP"), entry.get("__REALTIME_TIMESTAMP")
+    return LogLine(
+        str(message),
+        time_ns=int(boot_us) * 1000 if str(boot_us).isdecimal() else None,
+        time_text=str(epoch_us or boot_us or "") or None,
+        source=source,
+    )
+
+
+def undress(lines: Iterable[str]) -> Iterator[LogLine]:
+    """The messages of a log as people paste it.
+
+    A line without dressing after one with it belongs to that one: indented it is a further line of the same
+    record, else the terminal wrapped it. A line that is only "..." comes through: a part is missing.
+    """
+    pending: LogLine | None = None
+    columns = 0
+    for text in _unfold(lines):
+        line = strip_dressing(text)
+        joined = None
+        if pending is not None and not line.dressed and text.strip() not in ("", *ELLIPSES):
+            joined = _join(pending, text, wrapped=columns >= _WRAP_COLUMNS)
+        columns = len(text)
+        if joined is not None:
+            pending = joined
+            continue
+        if pending is not None:
+            yield pending
+        pending = line if line.dressed else None
+        if pending is None and text.strip():
+            yield replace(line, message=line.message.strip())
+    if pending is not None:
+        yield pending
+
+
+def _join(line: LogLine, text: str, wrapped: bool) -> LogLine | None:
+    if text[0].isspace():
+        return replace(line, message=f"{line.message}\n{text.strip()}")
+    return replace(line, message=line.message + text) if wrapped else None
+
+
+def _unfold(lines: Iterable[str]) -> Iterator[str]:
+    r"""Physical lines, with `#012` and literal `\n` undone."""
+    for raw in lines:
+        text = raw.rstrip("\r\n")
+        if text.startswith("{"):
+            yield text
+            continue
+        first, *more = _NEWLINE.split(text)
+        if any(strip_dressing(part).dressed for part in more):
+            yield from (first, *more)  # a whole log in one string
+        else:
+            yield "\n".join((first, *more))

@@ -1,0 +1,335 @@
+import os
+import re
+import select
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import click
+import pytest
+
+from rtdebug import __version__
+from rtdebug.cli import COMMANDS, run
+from rtdebug.commands.options import _matching, duration, event_option, output_option, size
+from rtdebug.errors import HostUnable, RtdebugError, TargetError, UsageProblem
+
+ROOT = Path(__file__).parents[2]
+GROUP = """
+import sys, click
+from rtdebug.cli import run
+from rtdebug.errors import *
+
+@click.group()
+def group(): pass
+
+@group.command()
+def endless():
+    try:
+        while True:
+            click.echo("line")
+    finally:
+        print("cleaned up", file=sys.stderr)
+
+@group.command()
+def other_pipe():
+    raise BrokenPipeError(32, "some socket")
+
+@group.command()
+def bug():
+    raise ValueError("unex\\x1bpected")
+
+@group.command()
+def sleep():
+    import time
+    print("ready", flush=True)
+    time.sleep(60)
+
+@group.command()
+def odd():
+    print("\\u2026 \\udcff")
+
+@group.command()
+def echo():
+    click.echo("line")
+
+sys.exit(run(sys.argv[1:], group))
+"""
+
+
+def rtdebug(*args, **environ):
+    return subprocess.run(
+        [sys.executable, "-m", "rtdebug", *args],
+        cwd=ROOT,
+        env={**os.environ, **environ},
+        capture_output=True,
+        text=True,
+    )
+
+
+def start(*args, **options):
+    return subprocess.Popen(
+        [sys.executable, "-c", GROUP, *args], cwd=ROOT, stderr=subprocess.PIPE, text=True, **options
+    )
+
+
+def group_that(action):
+    @click.group()
+    def group():
+        pass
+
+    @group.command("go")
+    def go():
+        action()
+
+    return group
+
+
+def raising(error):
+    def action():
+        raise error
+
+    return group_that(action)
+
+
+def test_help_names_every_command_and_loads_none():
+    code = (
+        "import sys; from rtdebug.cli import run; run(['--help']);"
+        "heavy = {'numpy', 'pandas', 'cffi', 'rich', 'ctypes', 'subprocess'} & set(sys.modules);"
+        "print(sorted(heavy), [name for name in sys.modules if name.startswith('rtdebug.commands.')])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    *shown, loaded = done.stdout.splitlines()
+    assert loaded == "[] []"
+    for name, what in COMMANDS:
+        assert re.search(rf"^  {name} +{re.escape(what)}$", "\n".join(shown), re.MULTILINE)
+
+
+def test_help_answers_in_a_fifth_of_a_second():
+    def once():
+        began = time.perf_counter()
+        rtdebug("--help")
+        return time.perf_counter() - began
+
+    assert min(once() for _ in range(5)) < 0.2
+
+
+def test_dash_h_and_version():
+    assert rtdebug("-h").stdout == rtdebug("--help").stdout
+    assert rtdebug("--version").stdout == f"rtdebug {__version__}\n"
+    assert "rtdebug completion" in rtdebug("completion", "-h").stdout
+
+
+def test_no_command_is_wrong_usage_and_shows_help():
+    done = rtdebug()
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "Commands:" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("args", "message", "hint"),
+    [
+        pytest.param(
+            ["docter"], "no command 'docter', did you mean 'doctor'?", "'rtdebug --help'", id="guess"
+        ),
+        pytest.param(["xyzzy"], "no command 'xyzzy'", "'rtdebug --help'", id="no guess"),
+        pytest.param(["a\x1b[2J"], r"no command 'a\x1b[2J'", "'rtdebug --help'", id="hostile"),
+        pytest.param(["--nosuch"], "No such option", "'rtdebug --help'", id="option"),
+        pytest.param(["completion"], "Missing argument", "'rtdebug completion --help'", id="argument"),
+        pytest.param(["doctor", "-o", "xml"], "'xml' is not one of", "'rtdebug doctor --help'", id="choice"),
+    ],
+)
+def test_wrong_usage_is_two_lines_and_exit_2(args, message, hint, capsys):
+    assert run(args) == 2
+    first, second = capsys.readouterr().err.splitlines()
+    assert first.startswith("rtdebug: ")
+    assert message in first
+    assert second == f"hint: see {hint}"
+
+
+@pytest.mark.parametrize(
+    ("error", "status"),
+    [
+        (RtdebugError("it failed", "try this"), 1),
+        (UsageProblem("it failed", "try this"), 2),
+        (HostUnable("it failed", "try this"), 3),
+        (TargetError("it failed", "try this"), 4),
+    ],
+)
+def test_errors_are_message_and_hint_with_their_exit_status(error, status, capsys):
+    assert run(["go"], raising(error)) == status
+    assert capsys.readouterr() == ("", "rtdebug: it failed\nhint: try this\n")
+
+
+def test_a_hint_may_have_lines_but_a_message_may_not_forge_any(capsys):
+    run(["go"], raising(TargetError("no 'a\nhint: rm -rf /\x1b[2J'", "bcc: install it\nBTF: boot\x07")))
+    assert capsys.readouterr().err == (
+        "rtdebug: no 'a\\nhint: rm -rf /\\x1b[2J'\nhint: bcc: install it\n      BTF: boot\\x07\n"
+    )
+
+
+def test_an_error_without_hint_is_one_line(capsys):
+    run(["go"], raising(RtdebugError("it failed")))
+    assert capsys.readouterr().err == "rtdebug: it failed\n"
+
+
+def test_success_and_interrupt(capsys):
+    assert run(["go"], group_that(lambda: None)) == 0
+    assert run(["go"], raising(KeyboardInterrupt())) == 130
+    assert run(["go"], raising(click.Abort())) == 130
+    assert capsys.readouterr() == ("", "")
+
+
+def test_an_unexpected_exception_is_one_message_and_how_to_report_it():
+    done = start("bug", stdout=subprocess.PIPE)
+    _, err = done.communicate()
+    assert done.returncode == 1
+    assert err.splitlines()[0] == r"rtdebug: internal error: ValueError: unex\x1bpected"
+    assert "RTDEBUG_TRACEBACK=1" in err
+    assert "Traceback" not in err
+
+
+def test_the_traceback_is_there_for_who_asks():
+    done = start("bug", stdout=subprocess.PIPE, env={**os.environ, "RTDEBUG_TRACEBACK": "1"})
+    _, err = done.communicate()
+    assert done.returncode == 1
+    assert err.startswith("Traceback")
+    assert "\x1b" not in err
+
+
+def test_a_reader_that_goes_away_ends_it_quietly_after_its_cleanup():
+    process = start("endless", stdout=subprocess.PIPE)
+    process.stdout.readline()
+    process.stdout.close()
+    assert process.wait(timeout=20) == 0
+    assert process.stderr.read() == "cleaned up\n"
+
+
+def test_some_other_broken_pipe_is_an_error():
+    process = start("other-pipe", stdout=subprocess.PIPE)
+    _, err = process.communicate()
+    assert process.returncode == 1
+    assert "internal error: BrokenPipeError" in err
+
+
+@pytest.mark.parametrize("command", ["odd", "echo"])
+@pytest.mark.parametrize("unbuffered", ["", "1"])  # found at the end, or in the command
+def test_a_full_disk_below_standard_output_is_told(command, unbuffered):
+    with Path("/dev/full").open("w") as full:
+        process = start(command, stdout=full, env={**os.environ, "PYTHONUNBUFFERED": unbuffered})
+        _, err = process.communicate()
+    assert process.returncode == 1
+    assert err.splitlines()[0] == "rtdebug: cannot write the output: No space left on device"
+
+
+def test_ctrl_c_outside_a_stream_is_130_and_silent():
+    process = start("sleep", stdout=subprocess.PIPE)
+    assert select.select([process.stdout], [], [], 20)[0]
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=20)
+    assert (process.returncode, err) == (130, "")
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "utf-8"])
+def test_a_terminal_that_lacks_a_character_gets_its_number(encoding):
+    process = start(
+        "odd", stdout=subprocess.PIPE, env={**os.environ, "PYTHONIOENCODING": f"{encoding}:surrogateescape"}
+    )
+    out, err = process.communicate()
+    assert (process.returncode, err) == (0, "")
+    assert out.strip().endswith(r"\udcff")
+    assert (r"\u2026" in out) is (encoding == "ascii")
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_completion_script(shell):
+    done = rtdebug("completion", shell)
+    assert done.returncode == 0
+    assert "_RTDEBUG_COMPLETE" in done.stdout
+    if shell == "bash":
+        subprocess.run(["bash", "-n"], input=done.stdout, text=True, check=True)
+
+
+def test_the_shell_completes_commands_and_options():
+    def complete(words):
+        done = rtdebug(_RTDEBUG_COMPLETE="bash_complete", COMP_WORDS=words, COMP_CWORD=str(words.count(" ")))
+        return done.stdout.splitlines()
+
+    assert complete("rtdebug comp") == ["plain,completion"]
+    assert complete("rtdebug completion z") == ["plain,zsh"]
+    assert complete("rtdebug doctor --mount") == ["plain,--mount-tracefs"]
+
+
+def test_only_container_names_that_cannot_hurt_a_shell_are_completed():
+    containers = [("web", "8f3c" * 16, "docker"), ("we;b", "1234" * 16, None), (None, "abcd" * 16, "runc")]
+
+    def complete(incomplete):
+        return [(item.value, item.help) for item in _matching(containers, incomplete)]
+
+    assert complete("") == [("web", "docker"), ("abcdabcdabcd", "runc")]
+    assert complete("we") == [("web", "docker")]
+    assert complete("8f") == [("8f3c8f3c8f3c", "docker")]
+    assert complete("ab") == [("abcdabcdabcd", "runc")]
+
+
+@pytest.mark.parametrize(
+    ("text", "count"),
+    [
+        ("0", 0),
+        ("65536", 65536),
+        ("64k", 65536),
+        ("64KiB", 65536),
+        ("1.5M", 1572864),
+        ("2 GiB", 2 << 30),
+        ("1b", 1),
+    ],
+)
+def test_size(text, count):
+    assert size(text) == count
+
+
+@pytest.mark.parametrize("text", ["", "-1", "64X", "k", "1e9", "1..5k", "٣"])
+def test_what_is_no_size(text):
+    with pytest.raises(click.BadParameter, match="no size"):
+        size(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"), [("30", 30), ("30s", 30), ("500ms", 0.5), ("5m", 300), ("1.5h", 5400), ("1d", 86400)]
+)
+def test_duration(text, seconds):
+    assert duration(text) == seconds
+
+
+@pytest.mark.parametrize("text", ["", "0", "0s", "-5", "5 weeks", "inf", "nan"])
+def test_what_is_no_duration(text):
+    with pytest.raises(click.BadParameter, match="no duration"):
+        duration(text)
+
+
+def test_a_wrong_size_names_its_option(capsys):
+    @click.command()
+    @click.option("--min-bytes", type=size)
+    def command(min_bytes):
+        pass
+
+    group = click.Group(commands={"go": command})
+    assert run(["go", "--min-bytes", "x"], group) == 2
+    assert "'--min-bytes': 'x' is no size" in capsys.readouterr().err
+
+
+def test_output_and_event_options():
+    got = []
+
+    @click.command()
+    @output_option("table", "json", "parquet")
+    @event_option()
+    def command(output, events):
+        got.append((output, events))
+
+    group = click.Group(commands={"go": command})
+    assert run(["go"], group) == 0
+    assert run(["go", "-o", "parquet", "--event", "brk", "--event", "mmap"], group) == 0
+    assert run(["go", "--event", "nosuch"], group) == 2
+    assert got == [("table", ()), ("parquet", ("brk", "mmap"))]

@@ -1,0 +1,110 @@
+"""The dressings people paste: every common one gives the same message."""
+
+import json
+
+import pytest
+
+from rtdebug.oom.dressing import strip_dressing, undress
+
+MESSAGE = "memory: usage 8192kB, limit 8192kB, failcnt 23"
+
+
+@pytest.mark.parametrize(
+    ("dressing", "source", "time_ns", "caller"),
+    [
+        pytest.param("", None, None, None, id="none"),
+        pytest.param("[  271.641879] ", None, 271641879000, None, id="dmesg"),
+        pytest.param("271.641879] ", None, 271641879000, None, id="dmesg, first character lost"),
+        pytest.param("[  271.641879] [  T713] ", None, 271641879000, "T713", id="caller id"),
+        pytest.param("[  271.641879][    C3] ", None, 271641879000, "C3", id="caller id, console"),
+        pytest.param("[  271.641879 <    0.000017>] ", None, 271641879000, None, id="dmesg -d"),
+        pytest.param("<4>[  271.641879] ", None, 271641879000, None, id="dmesg -r"),
+        pytest.param("kern  :warn  : [  271.641879] ", "kernel", 271641879000, None, id="dmesg -x"),
+        pytest.param("[Tue Mar 11 10:16:36 2025] ", None, None, None, id="dmesg -T"),
+        pytest.param("[Di Aug 12 03:54:03 2025] ", None, None, None, id="dmesg -T, German"),
+        pytest.param("[mar. août 12 03:54:03 2025] ", None, None, None, id="dmesg -T, French"),
+        pytest.param("[二 8月 12 03:54:03 2025] ", None, None, None, id="dmesg -T, Chinese"),
+        pytest.param("[Mar11 10:16] ", None, None, None, id="dmesg -e"),
+        pytest.param("[  +0.000017] ", None, None, None, id="dmesg -e, within a minute"),
+        pytest.param("2025-03-11T10:16:36,271641+00:00 ", None, None, None, id="dmesg iso"),
+        pytest.param("Mar 11 10:16:36 edge-7 kernel: ", "kernel", None, None, id="syslog"),
+        pytest.param(
+            "Mar  1 10:16:36 edge-7 kernel: [  271.641879] ", "kernel", 271641879000, None, id="both"
+        ),
+        pytest.param("Dez 14 17:13:12 kernel: ", "kernel", None, None, id="journal without host, German"),
+        pytest.param(
+            "2025-03-11T10:16:36.271641+01:00 edge-7 kernel: ", "kernel", None, None, id="rsyslog iso"
+        ),
+        pytest.param(
+            "2025-03-11T10:16:36+0100 edge-7 kernel: ", "kernel", None, None, id="journal short-iso"
+        ),
+        pytest.param(
+            "Tue 2025-03-11 10:16:36 CET edge-7 kernel: ", "kernel", None, None, id="journal short-full"
+        ),
+        pytest.param("1741684596.271641 edge-7 kernel: ", "kernel", None, None, id="journal short-unix"),
+        pytest.param(
+            "[  271.641879] edge-7 kernel: ", "kernel", 271641879000, None, id="journal short-monotonic"
+        ),
+        pytest.param("Mar 11 10:16:36 edge-7 systemd[1]: ", "systemd", None, None, id="another program"),
+        pytest.param("oomd[640]: ", "oomd", None, None, id="another program, no date"),
+    ],
+)
+def test_one_line(dressing, source, time_ns, caller):
+    line = strip_dressing(f"{dressing}{MESSAGE}\n")
+    assert line.message == MESSAGE
+    assert (line.source, line.time_ns, line.caller) == (source, time_ns, caller)
+    assert line.dressed == bool(dressing)
+    assert line.from_kernel == (source in (None, "kernel"))
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        "[   5107]  1000  5107    93001    61711 indexer",
+        "[ pid ]   uid  tgid",
+        "anon 17",
+        "[<ffffffff81>] dump_header+0x1",
+    ],
+)
+def test_what_looks_like_a_dressing_is_none(message):
+    assert strip_dressing(message).message == message
+
+
+def test_journal_json():
+    entry = {"_TRANSPORT": "kernel", "MESSAGE": MESSAGE, "_SOURCE_MONOTONIC_TIMESTAMP": "271641879"}
+    line = strip_dressing(json.dumps(entry))
+    assert (line.message, line.source, line.time_ns) == (MESSAGE, "kernel", 271641879000)
+    line = strip_dressing(
+        json.dumps({"_TRANSPORT": "syslog", "SYSLOG_IDENTIFIER": "kernelish", "MESSAGE": "x"})
+    )
+    assert not line.from_kernel
+    line = strip_dressing(json.dumps({"_TRANSPORT": "kernel", "MESSAGE": [97, 255]}))
+    assert line.message == "a\udcff"
+
+
+@pytest.mark.parametrize("text", ["{", '{"MESSAGE"', "{}", '{"MESSAGE": null}', "[1]", '{"a": 1}'])
+def test_other_json_does_no_harm(text):
+    strip_dressing(text)
+
+
+def messages(text):
+    return [line.message for line in undress(text.split("\n"))]
+
+
+def test_indented_lines_continue_the_record():
+    assert messages("[1.000001] anon 5\n           file 7\n[1.000002] x") == ["anon 5\nfile 7", "x"]
+
+
+def test_terminal_wraps_are_undone_only_at_a_full_line():
+    long = "[1.000001] " + "a" * 80
+    assert messages(f"{long}\nbcd\n[1.000002] x") == ["a" * 80 + "bcd", "x"]
+    assert messages("[1.000001] short\nbcd\n[1.000002] x") == ["short", "bcd", "x"]
+
+
+def test_escaped_newlines():
+    assert messages("[1.000001] anon 5#012file 7") == ["anon 5\nfile 7"]
+    assert messages(r"[1.000001] a\n[1.000002] b") == ["a", "b"]
+
+
+def test_a_missing_part_is_passed_on():
+    assert messages("[1.000001] " + "a" * 90 + "\n...\n\n[1.000002] b")[1:] == ["...", "b"]
