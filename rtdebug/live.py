@@ -10,7 +10,6 @@ import mmap
 import os
 import select
 import signal
-import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -18,10 +17,10 @@ from pathlib import Path
 from types import FrameType
 from typing import Protocol
 
-from rtdebug.containers.inventory import list_containers
 from rtdebug.containers.model import Container
-from rtdebug.containers.owners import OwnerOf, owners
+from rtdebug.containers.owners import owners
 from rtdebug.errors import RtdebugError
+from rtdebug.host.child import Child
 from rtdebug.host.process import is_running
 from rtdebug.oom.report import OomReport
 from rtdebug.oom.watch import OomWatch
@@ -91,7 +90,7 @@ class LiveTrace:
         self._compat_told: set[int] = set()
         self._oom = OomWatch(session.scope.hierarchy, session.decoder.processes, mmap.PAGESIZE)
         self._life = _Life(session.scope)
-        self._naming: _Naming | None = None
+        self._naming: Child[tuple[Container, ...]] | None = None
         self._linked = _Linked(session.scope)
 
     def run(self, ready: Callable[[], object]) -> Summary:
@@ -184,13 +183,14 @@ class LiveTrace:
             self._notice(f"process {pid} runs a 32-bit program: its system calls are not decoded")
 
     def _learn_names(self) -> None:
-        """The whole host is traced: new containers get their names from a thread, for a runtime may be slow."""
-        if self._naming is not None and (owner := self._naming.result()) is not None:
-            self._session.name_owners(owner)
+        """The whole host is traced: a child asks for the names of new containers, for a runtime may be slow."""
+        if self._naming is not None and self._naming.is_done():
+            with contextlib.suppress(RtdebugError):
+                self._session.name_owners(owners(self._naming.result()))
             self._naming = None
         if self._naming is None and self._session.has_new_cgroups:
             self._session.has_new_cgroups = False
-            self._naming = _Naming()
+            self._naming = Child(known_containers)
 
     # --- the container's life ---
 
@@ -286,23 +286,6 @@ class _Linked:
         self.last = still_linked(self._scope.container, False) or self.last
 
 
-class _Naming:
-    """One look at the runtimes, in a thread of its own."""
-
-    def __init__(self) -> None:
-        self._owner: OwnerOf | None = None
-        self._thread = threading.Thread(target=self._look, daemon=True)
-        self._thread.start()
-
-    def result(self) -> OwnerOf | None:
-        """Return who knows the names; None while it is not known."""
-        return None if self._thread.is_alive() else self._owner
-
-    def _look(self) -> None:
-        with contextlib.suppress(RtdebugError):
-            self._owner = owners(list_containers().containers)
-
-
 class _Life:
     """Whether the container still lives: its init process, or for a bare cgroup the cgroup itself."""
 
@@ -350,6 +333,13 @@ class _Life:
         if self._pid is not None:
             return is_running(self._pid)
         return self._folder is not None and self._folder.exists()
+
+
+def known_containers() -> tuple[Container, ...]:
+    """Return the containers of this host: call it in a child."""
+    from rtdebug.containers.inventory import list_containers
+
+    return list_containers().containers
 
 
 def find_again(find: Callable[[], Container]) -> Callable[[], Container | None]:

@@ -25,6 +25,7 @@ from rtdebug.host.cgroup import (
 )
 from rtdebug.host.mounts import read_mountinfo
 from rtdebug.host.process import read_stat
+from rtdebug.host.text import is_dir
 
 NAMING_RUNTIMES = frozenset({"docker", "containerd", "podman"})
 """Runtimes that have names of their own, and must be asked for them."""
@@ -111,7 +112,7 @@ def container_cgroup(pid: int, container_id: str, hierarchy: MemoryHierarchy, pr
 
 
 def _existing(root: Path) -> Path:
-    if not root.is_dir():
+    if not is_dir(root):
         raise UsageProblem(f"--runc-root {root}: there is no such folder", "give the --root of runc or crun")
     return root
 

@@ -57,6 +57,24 @@ def read_regular(path: Path, limit_bytes: int = 16 << 20) -> str | None:
         os.close(fd)
 
 
+def file_mode(path: Path) -> int | None:
+    """The st_mode of what `path` leads to; None if there is nothing, or we may not look."""
+    try:
+        return path.stat().st_mode
+    except OSError:
+        return None
+
+
+def is_dir(path: Path) -> bool:
+    """Whether `path` is a folder that we may reach."""
+    return stat.S_ISDIR(file_mode(path) or 0)
+
+
+def is_socket(path: Path) -> bool:
+    """Whether `path` is a socket that we may reach."""
+    return stat.S_ISSOCK(file_mode(path) or 0)
+
+
 def decode(raw: bytes) -> str:
     """Bytes of the kernel as text, without loss (PEP 383)."""
     return raw.decode("utf-8", "surrogateescape")

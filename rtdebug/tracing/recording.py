@@ -148,9 +148,8 @@ def start_here(
 class RecordingWriter:
     """Writes a recording while the trace runs. `end` and `close` finish it.
 
-    Order within one round of draining: take the calls (`Ring.views`), then drain the events; write entries and
-    events, then the calls. A process event is submitted before the calls of that process, so it then lies
-    before them in the file too.
+    Write what was drained in one round so: entries, events, and calls no younger than the events. A process
+    event is submitted before the calls of that process, and then lies before them in the file too.
 
     An existing file is refused, as it may be the only record of an incident; with `force` it is replaced. The
     file is readable by its owner alone, for it holds command lines. When the disk is full or fails, the
@@ -381,7 +380,8 @@ class _Kills:
 @contextlib.contextmanager
 def _damage(path: Path) -> Iterator[None]:
     """Say of a chunk whose content makes no sense that the file is bad; whatever it was that fell over it."""
-    nonsense = (LookupError, TypeError, ValueError, AttributeError, OverflowError, RecursionError, struct.error)
+    wrong_value = (LookupError, TypeError, ValueError, AttributeError)
+    nonsense = (*wrong_value, OverflowError, RecursionError, struct.error)
     try:
         yield
     except nonsense as error:

@@ -34,7 +34,7 @@ from rtdebug.tracing.loader import TRACED_PAGE, Loaded, load, traced_pages
 from rtdebug.tracing.options import Filter, TraceOptions, pack_config
 from rtdebug.tracing.processes import Place
 from rtdebug.tracing.ring import Ring, records
-from rtdebug.tracing.schema import STRUCT_OF, Array, FieldValue, Schema, as_dict, load_schema, text_of
+from rtdebug.tracing.schema import STRUCT_OF, Array, FieldValue, Schema, as_dict, text_of
 from rtdebug.tracing.scope import Found, Scope, cgroups_above, cgroups_in, find_process, find_processes, pids_in
 
 if TYPE_CHECKING:
@@ -74,17 +74,15 @@ class Session:
     Raises HostUnable when this host or this process cannot trace, BpfError when the kernel refuses a program.
     """
 
-    def __init__(
-        self, scope: Scope, options: TraceOptions, recorder: Recorder | None = None, owner: OwnerOf = owner_by_path
-    ) -> None:
+    def __init__(self, scope: Scope, options: TraceOptions, schema: Schema, owner: OwnerOf = owner_by_path) -> None:
         self.scope = scope
         self.has_new_cgroups = False
         """The whole host is traced, and a cgroup was made whose owner's name is not known yet."""
         self._owner = owner
         self.options = options
-        self.schema: Schema = load_schema()
+        self.schema = schema
         self.decoder = Decoder(self.schema, Host(platform.machine(), mmap.PAGESIZE), clock_offset_ns())
-        self.recorder = recorder
+        self.recorder: Recorder | None = None
         self.first_vm_bytes: dict[int, int] = {}
         """Size of each live process's address space when it came into sight, or at its last exec."""
         self.exited_pids: deque[int] = deque(maxlen=4096)

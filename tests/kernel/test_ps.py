@@ -271,6 +271,28 @@ def test_without_any_program_of_a_runtime(runc, docker, podman):
     docker.remove(boxes["docker"])
 
 
+def test_without_root_the_cgroups_tell(docker, runc):
+    """Nothing of a runtime may be read then; what is missing is said."""
+    as_nobody = ("setpriv", "--reuid", "65534", "--regid", "65534", "--clear-groups", sys.executable)
+    if subprocess.run([*as_nobody, "-c", "import rtdebug.cli"], capture_output=True, check=False).returncode:
+        pytest.skip("nobody may not run this Python")
+    box = docker.start("rtdebug-seen", memory_bytes=80 * MIB)
+    runc.start()
+    done = subprocess.run(
+        [*as_nobody, "-m", "rtdebug", "ps", "-o", "json"],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=30,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    document = json.loads(done.stdout)
+    row = row_of(box, document)
+    assert (row["pid"], row["memory_limit_bytes"], row["name"]) == (box.pid, 80 * MIB, None)
+    assert (row["shm_used_bytes"], row["shm_size_bytes"]) == (None, None)
+    assert any("runc root" in note and "run rtdebug as root" in note for note in document["notes"])
+
+
 def test_json_is_given_up_quietly_when_the_reader_goes(runc):
     runc.start()
     done = subprocess.run(

@@ -117,6 +117,17 @@ def test_selection(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert [line["event"] for line in objects(out)] == ["summary"]
 
 
+def test_an_oom_kill_is_drawn_as_the_trace_drew_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    writer = RecordingWriter(tmp_path / "a", start(), pytest.fail)
+    writer.events(slots(event("oom_kill", anon_pages=512, constraint=3)))
+    writer.end(End(OFFSET_NS + 2_000, {}))
+    writer.close()
+    out, _ = report(capsys, tmp_path / "a", "--event", "oom_kill")
+    assert "oom_kill" in out
+    assert len(out.splitlines()) > 10
+    assert "2 MiB" in out or "2.0 MiB" in out
+
+
 def test_parquet(path: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("pyarrow")
     folder = tmp_path / "out"

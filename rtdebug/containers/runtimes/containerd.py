@@ -15,7 +15,7 @@ from rtdebug.containers.roots import HostRoots
 from rtdebug.containers.runtimes import ask
 from rtdebug.containers.runtimes.daemons import Daemon, option
 from rtdebug.containers.runtimes.records import as_object, as_text
-from rtdebug.host.text import read_regular
+from rtdebug.host.text import is_socket, read_regular
 
 _DOCKER_NAMESPACE = "moby"
 
@@ -23,7 +23,7 @@ _DOCKER_NAMESPACE = "moby"
 def find_addresses(daemons: Iterable[Daemon], host: HostRoots) -> tuple[str, ...]:
     """Sockets of the containerds here, each once: the usual one, those of daemons and of shims that run."""
     usual = host.run / "containerd" / "containerd.sock"
-    found = [str(usual)] if usual.is_socket() else []
+    found = [str(usual)] if is_socket(usual) else []
     for daemon in daemons:
         if daemon.comm == "containerd" and daemon.shares_mounts:
             found += _configured(daemon)

@@ -28,7 +28,7 @@ from rtdebug.containers.runtimes.records import (
 )
 from rtdebug.errors import RtdebugError
 from rtdebug.host.process import read_stat
-from rtdebug.host.text import read_regular
+from rtdebug.host.text import file_mode, is_dir, read_regular
 
 Tool = Literal["runc", "crun"]
 
@@ -65,7 +65,7 @@ def find_roots(extra: Iterable[Path], daemons: Iterable[Daemon], host: HostRoots
     found: dict[Path, RuncRoot] = {}
     for root in (*_known_roots(host.run), *_daemon_roots(daemons, host), *map(RuncRoot, extra)):
         path = root.path.resolve()
-        if path.is_dir():
+        if is_dir(path):
             found.setdefault(path, RuncRoot(path, root.runtime, root.namespace))
     return tuple(found.values())
 
@@ -74,7 +74,7 @@ def list_root(root: RuncRoot, proc: Path = Path("/proc")) -> tuple[Container, ..
     """The containers under one root, without their cgroups.
 
     Asked of `runc list` or `crun list`. Where the program is missing, hangs or leaves one out, the state
-    files are read instead.
+    files are read instead. Raises RtdebugError if we may not read the root.
     """
     containers: list[Container] = []
     for tool, file_name in _STATE_FILE.items():
@@ -158,9 +158,13 @@ def _state_files(root: Path, file_name: str) -> dict[str, Path]:
     """Container id -> its state file, for every folder in the root that has one."""
     try:
         folders = sorted(root.iterdir())
-    except OSError:
+    except PermissionError:
+        raise RtdebugError("may not be read: run rtdebug as root") from None
+    except OSError:  # removed since we looked
         return {}
-    return {folder.name: folder / file_name for folder in folders if (folder / file_name).is_file()}
+    return {
+        folder.name: folder / file_name for folder in folders if file_mode(folder / file_name) is not None
+    }
 
 
 def _list_with(tool: Tool, root: RuncRoot, states: Mapping[str, Path], proc: Path) -> tuple[Container, ...]:
