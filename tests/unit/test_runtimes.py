@@ -329,6 +329,20 @@ def test_docker_that_answers_something_else(tmp_path, body, status, message):
         docker.list_containers(tmp_path / "s")
 
 
+@pytest.mark.parametrize("answer", [b"", b"\0\xff\r\n\r\n[]", b"SSH-2.0-x\r\n", b"HTTP/1.1 2000 OK\r\n\r\n[]"])
+def test_a_socket_that_does_not_speak_http(tmp_path, answer):
+    class Handler(socketserver.BaseRequestHandler):
+        def handle(self):
+            self.request.recv(1000)
+            self.request.sendall(answer)
+
+    with socketserver.ThreadingUnixStreamServer(str(tmp_path / "s"), Handler) as server:
+        threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()
+        with pytest.raises(RtdebugError, match="not HTTP"):
+            docker.list_containers(tmp_path / "s")
+        server.shutdown()
+
+
 def test_docker_that_is_gone(tmp_path):
     with socket.socket(socket.AF_UNIX) as left_over:
         left_over.bind(str(tmp_path / "s"))

@@ -6,8 +6,8 @@ daemon asked by mistake. Source: https://docs.docker.com/reference/api/engine/
 
 from __future__ import annotations
 
-import http.client
 import os
+import re
 import socket
 import stat
 from collections.abc import Iterable, Iterator, Mapping
@@ -99,30 +99,32 @@ def _is_socket(path: Path) -> bool:
         return False
 
 
-class _UnixConnection(http.client.HTTPConnection):
-    def __init__(self, path: Path) -> None:
-        super().__init__("localhost", timeout=TIMEOUT_S)
-        self._path = path
-
-    def connect(self) -> None:
-        """Connect to the socket instead of a host."""
-        self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        self.sock.settimeout(TIMEOUT_S)
-        self.sock.connect(os.fspath(self._path))
-
-
 def _get(path: Path, resource: str) -> bytes:
-    connection = _UnixConnection(path)
+    # HTTP/1.0: the answer ends where the daemon closes, nothing comes in chunks. http.client would bring
+    # OpenSSL and the email package into a process that goes on tracing: 5 MB, and 15 ms.
+    request = f"GET {resource} HTTP/1.0\r\nHost: localhost\r\n\r\n".encode()
     try:
-        connection.request("GET", resource)
-        response = connection.getresponse()
-        body = response.read(_LIMIT_BYTES)
+        answer = _ask(path, request)
     except TimeoutError:
         raise RtdebugError(f"no answer within {TIMEOUT_S:g} s") from None
-    except (OSError, http.client.HTTPException) as error:
-        raise RtdebugError(str(error) or type(error).__name__) from None
-    finally:
-        connection.close()
-    if response.status != http.client.OK:
-        raise RtdebugError(f"answered {response.status} to {resource}")
+    except OSError as error:
+        raise RtdebugError(str(error)) from None
+    head, _, body = answer.partition(b"\r\n\r\n")
+    status = re.match(rb"HTTP/1\.\d (\d{3})\b", head)
+    if status is None:
+        raise RtdebugError("answered something that is not HTTP")
+    if status[1] != b"200":
+        raise RtdebugError(f"answered {status[1].decode()} to {resource}")
     return body
+
+
+def _ask(path: Path, request: bytes) -> bytes:
+    """Send a request and return all that comes back until the other side closes, or the limit."""
+    answer = bytearray()
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
+        connection.settimeout(TIMEOUT_S)
+        connection.connect(os.fspath(path))
+        connection.sendall(request)
+        while len(answer) < _LIMIT_BYTES and (part := connection.recv(1 << 16)):
+            answer += part
+    return bytes(answer)
