@@ -67,10 +67,18 @@ static __always_inline bool is_shm_path(const struct path *path)
 	return shm[0] == 's' && shm[1] == 'h' && shm[2] == 'm' && !shm[3];
 }
 
-/* Not what only lies in one: devtmpfs is a tmpfs, and /dev/full in it a device. */
-static __always_inline bool is_tmpfs_file(struct inode *inode)
+/* Not the directory itself, nor a fifo or socket in it. */
+static __always_inline bool is_regular(struct file *file)
 {
-	return (KREAD(inode, i_mode) & S_IFMT) == S_IFREG && is_tmpfs(super_block_of(inode));
+	struct inode *inode = KREAD(file, f_inode);
+
+	return (KREAD(inode, i_mode) & S_IFMT) == S_IFREG;
+}
+
+/* Not what only lies in one: devtmpfs is a tmpfs, and /dev/full in it a device. */
+static __always_inline bool is_tmpfs_file(struct file *file)
+{
+	return is_regular(file) && is_tmpfs(super_block_of(KREAD(file, f_inode)));
 }
 
 static __always_inline bool is_memfd(struct file *file)

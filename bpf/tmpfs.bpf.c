@@ -18,7 +18,7 @@ static __always_inline void fill_tmpfs(struct tmpfs_event *e, struct file *file)
 	bpf_probe_read_kernel_str(e->name, sizeof(e->name), KREAD(dentry, d_name.name));
 	read_name(e->parent, sizeof(e->parent), folder);
 	e->deeper = !is_root(KREAD(folder, d_parent));
-	if (is_tmpfs_file(inode)) {
+	if (is_tmpfs_file(file)) {
 		struct shmem_sb_info *info = (struct shmem_sb_info *)KREAD(sb, s_fs_info);
 
 		e->tmpfs = 1;
@@ -49,7 +49,7 @@ static __always_inline void emit_shm_full(void *ctx, struct config *cfg, struct 
 
 	if (!wants(cfg, EVENT_SHM_FULL) || !comm_matches(cfg))
 		return;
-	if (file && !is_tmpfs_file(KREAD(file, f_inode)))
+	if (file && !is_tmpfs_file(file))
 		return;
 	e = reserve_tmpfs_event(EVENT_SHM_FULL);
 	if (!e)

@@ -122,7 +122,7 @@ def command(
         check_pid(pid, scope)
     options = TraceOptions(tuple(dict.fromkeys(events)) or EVENTS, pid, comm, min_bytes, every_call, stack)
     owner = owners(in_child(known_containers)) if whole_host else owner_by_path
-    session = Session(scope, options, in_child(load_schema), owner)
+    session = Session(scope, options, load_schema(), owner)
     writer = None
     if record is not None:
         start = start_here(

@@ -1,7 +1,7 @@
 """Work in a forked child, for its result alone: the modules and memory it needed go when it ends.
 
-The tracing process has 45 MB in all. Asking runtimes (HTTP, JSON, threads) and parsing C with cffi would stay in it
-for ever; in a child they cost it nothing.
+The tracing process has 45 MB in all. What asking the runtimes needs (HTTP with OpenSSL behind it, threads) would stay
+in it for ever; in a child it costs nothing.
 """
 
 from __future__ import annotations

@@ -245,8 +245,8 @@ def _sigbus(fields: Fields) -> Iterable[str]:
     yield _at(fields)
     yield _text(fields, "path", "in ")
     yield _bytes(fields, "file_offset_bytes", "at ")
-    yield _bytes(fields, "file_length_bytes", "of its ", ",")
-    yield _share(fields, "used_bytes", "size_bytes", "of the tmpfs used")
+    yield _bytes(fields, "file_length_bytes", "of its ")
+    yield _share(fields, "used_bytes", "size_bytes", "used on the tmpfs", "- ")
     yield _reason(fields)
 
 
@@ -318,12 +318,12 @@ def _at(fields: Fields, before: str = "at") -> str:
     return f"{before} {format_address(address)}" if isinstance(address, int) else ""
 
 
-def _share(fields: Fields, part_key: str, whole_key: str, words: str) -> str:
+def _share(fields: Fields, part_key: str, whole_key: str, words: str, before: str = "") -> str:
     part, whole = fields.get(part_key), fields.get(whole_key)
     if not isinstance(part, int):
         return ""
     of = f" of {format_bytes(whole)}" if isinstance(whole, int) else ""
-    return f"{format_bytes(part)}{of} {words}"
+    return f"{before}{format_bytes(part)}{of} {words}"
 
 
 def _inodes(fields: Fields) -> str:

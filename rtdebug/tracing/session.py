@@ -24,7 +24,7 @@ from rtdebug.containers.model import Container
 from rtdebug.containers.owners import OwnerOf, owner_by_path
 from rtdebug.host import bpf
 from rtdebug.host.inside import open_inside
-from rtdebug.tracing.aggregates import AggregateReader, aggregate_calls
+from rtdebug.tracing.aggregates import AggregateReader
 from rtdebug.tracing.compiler import compiled_program
 from rtdebug.tracing.decode import Decoder
 from rtdebug.tracing.entries import Entry, place_entry, process_entry, shm_device_entry, stack_entry
@@ -36,6 +36,7 @@ from rtdebug.tracing.processes import Place
 from rtdebug.tracing.ring import Ring, records
 from rtdebug.tracing.schema import STRUCT_OF, Array, FieldValue, Schema, as_dict, text_of
 from rtdebug.tracing.scope import Found, Scope, cgroups_above, cgroups_in, find_process, find_processes, pids_in
+from rtdebug.tracing.tally import tally
 
 if TYPE_CHECKING:
     from rtdebug.tracing.symbols import Symbolizer
@@ -291,8 +292,9 @@ class Session:
         if self.options.stack:
             self._name_stacks(calls["pid"], calls["stack_id"])
         self.recorder.calls(slots)
-        added = aggregate_calls(calls, self.schema)
-        self.summary_calls += self.decoder.aggregates(time.monotonic_ns(), added)
+        counts, single = tally(calls, self.schema)
+        self.summary_calls += self.decoder.aggregates(time.monotonic_ns(), counts)
+        self.summary_calls += self.decoder.calls(single)
 
     def aggregated(self) -> list[EventLine]:
         """Take what was added up in the kernel since the last time."""

@@ -169,8 +169,9 @@ class Starts:
     def compiles(self, cwd: Path = ROOT, **environment: str) -> bool:
         """Start once, and say whether a compiler process was started for it."""
         log = self.cache.parent / "execs"
+        strace = ["strace", "-f", "--seccomp-bpf", "-qq", "-e", "trace=execve", "-e", "signal=none", "-o", log]
         done = subprocess.run(
-            ["strace", "-f", "--seccomp-bpf", "-qq", "-e", "trace=execve", "-e", "signal=none", "-o", log, *self.command()],
+            [*strace, *self.command()],
             cwd=cwd,
             env=self.environment(**environment),
             capture_output=True,

@@ -37,9 +37,9 @@ static inline __attribute__((always_inline)) long call(long number, long a, long
 	long ret;
 
 	__asm__ volatile("syscall"
-	                 : "=a"(ret)
-	                 : "a"(number), "D"(a), "S"(b), "d"(c), "r"(r10), "r"(r8), "r"(r9)
-	                 : "rcx", "r11", "memory");
+		: "=a"(ret)
+		: "a"(number), "D"(a), "S"(b), "d"(c), "r"(r10), "r"(r8), "r"(r9)
+		: "rcx", "r11", "memory");
 	return ret;
 }
 

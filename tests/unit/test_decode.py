@@ -148,7 +148,7 @@ def test_aggregated(decoder: Decoder) -> None:
     assert (bad.fields["failures"], bad.fields["errno"]) == (3, "EINVAL")
     assert mapped.fields["flags"] == ["MAP_PRIVATE", "MAP_POPULATE"]
     assert heap.fields["length_bytes"] == -8192
-    assert (good.container_name, good.tid) == ("web", 4177)
+    assert (good.container_name, good.pid, good.tid) == ("web", 4177, None)
 
 
 # POSIX shared memory and memfds

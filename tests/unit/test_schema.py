@@ -60,6 +60,29 @@ def test_layout_is_the_compilers(compiler: tuple[str, ...]) -> None:
     assert done.returncode == 0, done.stderr
 
 
+ODD = """
+struct inner { __u8 first; __s16 second; };
+struct odd {
+	__u8 a; __u64 b; char c[3]; __u16 d;
+	struct inner e; struct inner f[3]; __s32 g[COMM_LEN]; __u8 h;
+};
+enum odd_numbers { ODD_A, ODD_B = 7, ODD_C, ODD_D = 0x10, };
+"""
+
+
+def test_padding_that_nobody_wrote_is_the_compilers_too() -> None:
+    if not shutil.which("gcc"):
+        pytest.skip("no gcc here")
+    schema = Schema.parse(SCHEMA.text + ODD)
+    assert schema.enums["odd_numbers"] == {"ODD_A": 0, "ODD_B": 7, "ODD_C": 8, "ODD_D": 16}
+    assert schema.structs["odd"].itemsize > sum(
+        field.itemsize for field, *_ in schema.structs["odd"].fields.values()
+    )
+    source = assertions(schema)
+    done = subprocess.run(["gcc", "-fsyntax-only", "-xc", "-"], input=source, text=True, capture_output=True)
+    assert done.returncode == 0, done.stderr
+
+
 def test_the_assertions_can_fail() -> None:
     if not shutil.which("gcc"):
         pytest.skip("no gcc here")
@@ -161,7 +184,17 @@ def test_an_old_text_gives_an_old_layout() -> None:
         SCHEMA.text.replace("__u64 time_ns;", "__u128 time_ns;"),
         SCHEMA.text.replace("#define NAME_LEN 256", "#define NAME_LEN 2000000000"),
         SCHEMA.text.replace("#define COMM_LEN 16", ""),
+        SCHEMA.text + "int main(void) { return 0; }",
+        SCHEMA.text + "union either { __u8 a; __u16 b; };",
+        SCHEMA.text.replace("__u64 time_ns;", "__u64 time_ns : 3;"),
+        SCHEMA.text.replace("__u64 time_ns;", "__u64 *time_ns;"),
+        SCHEMA.text.replace("__u64 time_ns;", "struct unknown time_ns;"),
+        SCHEMA.text.replace("__u64 time_ns;", "__u64 time_ns[-1];"),
+        SCHEMA.text.replace("EVENT_MMAP = 1", "EVENT_MMAP = x"),
         "/* x */" * 200_000,
+        "/* " * 300_000,
+        "#define a\t" * 100_000,
+        "struct a {" + "\n" * 900_000,
     ],
 )
 def test_a_foreign_text_is_an_error(text: str) -> None:
