@@ -308,6 +308,18 @@ def test_what_is_no_duration(text):
         duration(text)
 
 
+@pytest.mark.parametrize("text", ["0.9ms", "0.0000000001", "36501d", "9" * 400])
+def test_a_duration_out_of_range(text):
+    with pytest.raises(click.BadParameter, match="out of range"):
+        duration(text)
+
+
+@pytest.mark.parametrize("text", [str(2**63), "8388608T", "9" * 400])
+def test_a_size_that_no_machine_has(text):
+    with pytest.raises(click.BadParameter, match="more than any machine has"):
+        size(text)
+
+
 def test_a_wrong_size_names_its_option(capsys):
     @click.command()
     @click.option("--min-bytes", type=size)
