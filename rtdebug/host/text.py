@@ -57,6 +57,17 @@ def read_regular(path: Path, limit_bytes: int = 16 << 20) -> str | None:
         os.close(fd)
 
 
+def file_kind(path: Path) -> int | None:
+    """What lies there, links followed: S_IFREG, S_IFDIR, S_IFSOCK, ...; None if nothing that we may look at.
+
+    Path.exists() and its like raise where a folder on the way may not be searched.
+    """
+    try:
+        return stat.S_IFMT(path.stat().st_mode)
+    except (OSError, ValueError):  # ValueError: a NUL in the path
+        return None
+
+
 def decode(raw: bytes) -> str:
     """Bytes of the kernel as text, without loss (PEP 383)."""
     return raw.decode("utf-8", "surrogateescape")

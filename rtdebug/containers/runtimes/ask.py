@@ -61,6 +61,8 @@ def ask_all(
             answers[name] = question()
         except RtdebugError as error:
             failures[name] = error.message
+        except OSError as error:
+            failures[name] = str(error)
 
     threads = {
         name: threading.Thread(target=answer, args=(name, question), daemon=True)

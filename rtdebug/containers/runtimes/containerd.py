@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from stat import S_IFSOCK
 
 from rtdebug.containers.model import Container
 from rtdebug.containers.roots import HostRoots
 from rtdebug.containers.runtimes import ask
 from rtdebug.containers.runtimes.daemons import Daemon, option
+from rtdebug.host.text import file_kind
 
 _DOCKER_NAMESPACE = "moby"
 
@@ -22,7 +24,7 @@ def find_addresses(daemons: Iterable[Daemon], host: HostRoots) -> tuple[str, ...
     A containerd that only serves docker is left to docker.
     """
     usual = host.run / "containerd" / "containerd.sock"
-    found = [str(usual)] if usual.is_socket() else []
+    found = [str(usual)] if file_kind(usual) == S_IFSOCK else []
     for daemon in daemons:
         if daemon.comm == "containerd-shim" and daemon.shares_mounts:
             namespaces = set(option(daemon.argv, "-namespace", "--namespace"))

@@ -10,6 +10,7 @@ import contextlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from stat import S_IFDIR, S_IFREG
 from typing import Literal
 
 from rtdebug.containers.model import Container
@@ -28,7 +29,7 @@ from rtdebug.containers.runtimes.records import (
 )
 from rtdebug.errors import RtdebugError
 from rtdebug.host.process import read_stat
-from rtdebug.host.text import read_regular
+from rtdebug.host.text import file_kind, read_regular
 
 Tool = Literal["runc", "crun"]
 
@@ -65,7 +66,7 @@ def find_roots(extra: Iterable[Path], daemons: Iterable[Daemon], host: HostRoots
     found: dict[Path, RuncRoot] = {}
     for root in (*_known_roots(host.run), *_daemon_roots(daemons, host), *map(RuncRoot, extra)):
         path = root.path.resolve()
-        if path.is_dir():
+        if file_kind(path) == S_IFDIR:
             found.setdefault(path, RuncRoot(path, root.runtime, root.namespace))
     return tuple(found.values())
 
@@ -160,7 +161,7 @@ def _state_files(root: Path, file_name: str) -> dict[str, Path]:
         folders = sorted(root.iterdir())
     except OSError:
         return {}
-    return {folder.name: folder / file_name for folder in folders if (folder / file_name).is_file()}
+    return {folder.name: folder / file_name for folder in folders if file_kind(folder / file_name) == S_IFREG}
 
 
 def _list_with(tool: Tool, root: RuncRoot, states: Mapping[str, Path], proc: Path) -> tuple[Container, ...]:
@@ -204,7 +205,7 @@ def _status(state: StateFile, folder: Path, proc: Path) -> str:
     stat = None if state.pid is None else read_stat(state.pid, proc)
     if stat is None or stat.state in "ZX" or state.start_ticks not in (None, stat.start_ticks):
         return "stopped"
-    return "created" if (folder / "exec.fifo").exists() else "running"
+    return "created" if file_kind(folder / "exec.fifo") else "running"
 
 
 def _container(record: Record, tool: Tool, root: RuncRoot) -> Container:
