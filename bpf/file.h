@@ -48,6 +48,14 @@ static __always_inline bool is_shm_path(const struct path *path)
 	return shm[0] == 's' && shm[1] == 'h' && shm[2] == 'm' && !shm[3];
 }
 
+/* Not the directory itself, nor a fifo or socket in it. */
+static __always_inline bool is_regular(struct file *file)
+{
+	struct inode *inode = KREAD(file, f_inode);
+
+	return (KREAD(inode, i_mode) & 0170000) == 0100000;   /* S_IFMT, S_IFREG */
+}
+
 static __always_inline bool is_memfd(struct file *file)
 {
 	struct dentry *dentry = KREAD(file, f_path.dentry);

@@ -57,7 +57,7 @@ static __always_inline void emit_shm_file(void *ctx, struct config *cfg, struct 
 			memfd = true;
 		else if (call->event == EVENT_FTRUNCATE)
 			memfd = is_memfd(call->file);
-		if (!memfd && !is_shm_path(&call->file->f_path))
+		if (!memfd && (!is_regular(call->file) || !is_shm_path(&call->file->f_path)))
 			return;
 	}
 	e = reserve_event(call->event);

@@ -18,7 +18,9 @@ from types import FrameType
 from typing import Protocol
 
 from rtdebug.containers.model import Container
+from rtdebug.containers.owners import owners
 from rtdebug.errors import RtdebugError
+from rtdebug.host.child import Child
 from rtdebug.host.process import is_running
 from rtdebug.oom.report import OomReport
 from rtdebug.oom.watch import OomWatch
@@ -28,7 +30,7 @@ from rtdebug.tracing.linked import still_linked
 from rtdebug.tracing.recording import End, RecordingWriter
 from rtdebug.tracing.scope import Scope
 from rtdebug.tracing.session import Session, clock_offset_ns, still_mapped_bytes
-from rtdebug.tracing.summary import Summary, SummaryBuilder
+from rtdebug.tracing.summary import SharedKey, Summary, SummaryBuilder
 
 _MS = 1_000_000
 _S = 1_000_000_000
@@ -39,6 +41,10 @@ _FULL_SHARE = 0.1
 """A ring of calls that is fuller than this after draining is drained again at once."""
 _GRACE_NS = 400 * _MS
 """After the container's end: its last processes exit, and the kernel log of a kill comes in."""
+_LINKED_NS = 5 * _S
+_ALARM_NS = 200 * _MS
+"""Between two looks at a container's shared memory: usually, and when something went wrong."""
+_ALARMS = frozenset({"oom_kill", "shm_full", "sigbus"})
 _LOOK_NS = 500 * _MS
 """So often a container is looked for that is to be started again."""
 
@@ -84,6 +90,8 @@ class LiveTrace:
         self._compat_told: set[int] = set()
         self._oom = OomWatch(session.scope.hierarchy, session.decoder.processes, mmap.PAGESIZE)
         self._life = _Life(session.scope)
+        self._naming: Child[tuple[Container, ...]] | None = None
+        self._linked = _Linked(session.scope)
 
     def run(self, ready: Callable[[], object]) -> Summary:
         """Trace until the container ends, the duration is over, or SIGINT or SIGTERM; then return the summary.
@@ -120,7 +128,9 @@ class LiveTrace:
             if now_ns >= next_ns:
                 lines += self._session.aggregated()
                 self._tell_news()
+                self._learn_names()
                 next_ns = max(next_ns + interval_ns, now_ns)
+            self._linked.look(now_ns, alarm=any(line.event in _ALARMS for line in lines))
             self._show(lines)
             if end_ns is not None and now_ns >= end_ns:
                 return
@@ -172,6 +182,16 @@ class LiveTrace:
             self._compat_told.add(pid)
             self._notice(f"process {pid} runs a 32-bit program: its system calls are not decoded")
 
+    def _learn_names(self) -> None:
+        """The whole host is traced: a child asks for the names of new containers, for a runtime may be slow."""
+        if self._naming is not None and self._naming.is_done():
+            with contextlib.suppress(RtdebugError):
+                self._session.name_owners(owners(self._naming.result()))
+            self._naming = None
+        if self._naming is None and self._session.has_new_cgroups:
+            self._session.has_new_cgroups = False
+            self._naming = Child(known_containers)
+
     # --- the container's life ---
 
     def _follow_memory(self) -> None:
@@ -193,6 +213,7 @@ class LiveTrace:
         self._session.follow(container)
         self._life.close()
         self._life = _Life(self._session.scope)
+        self._linked = _Linked(self._session.scope)
         self._follow_memory()
         return True
 
@@ -210,12 +231,13 @@ class LiveTrace:
         # who has exited has nothing mapped; a pid that lives again has its new owner's
         mapped = dict.fromkeys(self._session.exited_pids, 0) | still_mapped_bytes(self._session.first_vm_bytes)
         linked = still_linked(self._session.scope.container, self._session.scope.all)
+        last_sizes = self._linked.last
         ended_ns = time.time_ns()
         if self._writer is not None:
             self._writer.lost(lost)
-            self._writer.end(End(ended_ns, lost, mapped, linked))
+            self._writer.end(End(ended_ns, lost, mapped, linked, last_sizes))
             self._writer.close()
-        return self._summary.finish(self._started_ns, ended_ns, sum(lost.values()), mapped, linked)
+        return self._summary.finish(self._started_ns, ended_ns, sum(lost.values()), mapped, linked, last_sizes)
 
     def _drain_all(self, now_ns: int) -> list[EventLine]:
         lines = self._drain(now_ns)
@@ -245,6 +267,23 @@ class LiveTrace:
                 signal.signal(number, handler)
             os.close(read_fd)
             os.close(write_fd)
+
+
+class _Linked:
+    """The shared memory a container had when last seen: what it wrote into files, no event tells."""
+
+    def __init__(self, scope: Scope) -> None:
+        self._scope = scope
+        self._next_ns = 0
+        self._alarm_ns = 0
+        self.last: dict[SharedKey, int | None] = {}
+
+    def look(self, now_ns: int, alarm: bool) -> None:
+        """Look from time to time, and when something went wrong: the container may end of it."""
+        if self._scope.all or now_ns < (self._alarm_ns if alarm else self._next_ns):
+            return
+        self._next_ns, self._alarm_ns = now_ns + _LINKED_NS, now_ns + _ALARM_NS
+        self.last = still_linked(self._scope.container, False) or self.last
 
 
 class _Life:
@@ -294,6 +333,13 @@ class _Life:
         if self._pid is not None:
             return is_running(self._pid)
         return self._folder is not None and self._folder.exists()
+
+
+def known_containers() -> tuple[Container, ...]:
+    """Return the containers of this host: call it in a child."""
+    from rtdebug.containers.inventory import list_containers
+
+    return list_containers().containers
 
 
 def find_again(find: Callable[[], Container]) -> Callable[[], Container | None]:

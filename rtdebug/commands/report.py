@@ -108,6 +108,7 @@ def _show(
         still_mapped=end.still_mapped if end else None,
         # what exists at the end is of all processes and kinds
         still_linked=end.still_linked if end and selection.is_all else None,
+        last_sizes=end.last_sizes if end else None,
     )
 
 

@@ -84,14 +84,17 @@ def command(
       rtdebug trace --all --event oom_kill -o json | jq .
     """
     from rtdebug.containers.model import Container
+    from rtdebug.containers.owners import owner_by_path, owners
     from rtdebug.errors import UsageProblem
+    from rtdebug.host.child import in_child
     from rtdebug.host.reasons import every_reason
-    from rtdebug.live import LiveOptions, LiveTrace, find_again
+    from rtdebug.live import LiveOptions, LiveTrace, find_again, known_containers
     from rtdebug.render.choose import line_renderer
     from rtdebug.render.escape import escape
     from rtdebug.render.ready import ready_line
     from rtdebug.tracing.options import EVENTS, TraceOptions
     from rtdebug.tracing.recording import RecordingWriter, start_here
+    from rtdebug.tracing.schema import load_schema
     from rtdebug.tracing.scope import check_pid, make_scope
     from rtdebug.tracing.session import Session
 
@@ -103,11 +106,14 @@ def command(
     def notice(text: str) -> None:
         click.echo(f"rtdebug: {escape(text)}", err=True)
 
-    def find() -> Container:
+    def look() -> tuple[Container, tuple[str, ...]]:
         from rtdebug.containers.resolve import find_container
 
         assert target is not None
-        container, notes = find_container(target, runc_roots)
+        return find_container(target, runc_roots)
+
+    def find() -> Container:
+        container, notes = in_child(look)
         for note in notes:
             notice(note)
         return container
@@ -117,7 +123,8 @@ def command(
         if pid is not None:
             check_pid(pid, scope)
         options = TraceOptions(tuple(dict.fromkeys(events)) or EVENTS, pid, comm, min_bytes, every_call, stack)
-        session = Session(scope, options)
+        owner = owners(in_child(known_containers)) if whole_host else owner_by_path
+        session = Session(scope, options, load_schema(), owner)
         writer = None
         if record is not None:
             start = start_here(

@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from stat import S_IFDIR
 
 from rtdebug.containers.cgroup_path import parse_cgroup_path
 from rtdebug.containers.model import Container
@@ -26,7 +25,7 @@ from rtdebug.host.cgroup import (
 )
 from rtdebug.host.mounts import read_mountinfo
 from rtdebug.host.process import read_stat
-from rtdebug.host.text import file_kind
+from rtdebug.host.text import is_dir
 
 NAMING_RUNTIMES = frozenset({"docker", "containerd", "podman"})
 """Runtimes that have names of their own, and must be asked for them."""
@@ -113,7 +112,7 @@ def container_cgroup(pid: int, container_id: str, hierarchy: MemoryHierarchy, pr
 
 
 def _existing(root: Path) -> Path:
-    if file_kind(root) != S_IFDIR:
+    if not is_dir(root):
         raise UsageProblem(f"--runc-root {root}: there is no such folder", "give the --root of runc or crun")
     return root
 

@@ -57,15 +57,22 @@ def read_regular(path: Path, limit_bytes: int = 16 << 20) -> str | None:
         os.close(fd)
 
 
-def file_kind(path: Path) -> int | None:
-    """What lies there, links followed: S_IFREG, S_IFDIR, S_IFSOCK, ...; None if nothing that we may look at.
-
-    Path.exists() and its like raise where a folder on the way may not be searched.
-    """
+def file_mode(path: Path) -> int | None:
+    """The st_mode of what `path` leads to; None if there is nothing, or we may not look."""
     try:
-        return stat.S_IFMT(path.stat().st_mode)
-    except (OSError, ValueError):  # ValueError: a NUL in the path
+        return path.stat().st_mode
+    except OSError:
         return None
+
+
+def is_dir(path: Path) -> bool:
+    """Whether `path` is a folder that we may reach."""
+    return stat.S_ISDIR(file_mode(path) or 0)
+
+
+def is_socket(path: Path) -> bool:
+    """Whether `path` is a socket that we may reach."""
+    return stat.S_ISSOCK(file_mode(path) or 0)
 
 
 def decode(raw: bytes) -> str:

@@ -88,7 +88,7 @@ def _second(seconds: int) -> str:
     return time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(seconds))
 
 
-_Who = tuple[str | None, str | None, str | None, str | None, int, int | None, int, str | None]
+_Who = tuple[str | None, str | None, str | None, str | None, int, int | None, int | None, str | None]
 
 
 def _who(line: EventLine) -> _Who:

@@ -232,8 +232,8 @@ def _process_madvise(fields: Fields) -> Iterable[str]:
 
 def _shm_full(fields: Fields) -> Iterable[str]:
     yield _text(fields, "path")
-    yield "in a page fault" if fields.get("by_fault") else _text(fields, "syscall", "in ")
-    yield _bytes(fields, "length_bytes", "asked for ")
+    yield "in a page fault:" if fields.get("by_fault") else _text(fields, "syscall", "in ", ":")
+    yield _bytes(fields, "length_bytes", "no room for ", ",")
     yield _share(fields, "used_bytes", "size_bytes", "used")
     yield _inodes(fields)
     yield _reason(fields)
@@ -243,9 +243,9 @@ def _sigbus(fields: Fields) -> Iterable[str]:
     yield _text(fields, "signal_code")
     yield _at(fields)
     yield _text(fields, "path", "in ")
-    yield _bytes(fields, "file_offset_bytes", "offset ")
-    yield _bytes(fields, "file_length_bytes", "file length ")
-    yield _share(fields, "used_bytes", "size_bytes", "of the tmpfs used")
+    yield _bytes(fields, "file_offset_bytes", "at ")
+    yield _bytes(fields, "file_length_bytes", "of its ")
+    yield _share(fields, "used_bytes", "size_bytes", "used on the tmpfs", "- ")
     yield _reason(fields)
 
 
@@ -301,15 +301,15 @@ def _outcome(event: str, fields: Fields) -> Iterable[str]:
         yield f"({format_count(failures)} failed)"
 
 
-def _text(fields: Fields, key: str, before: str = "") -> str:
+def _text(fields: Fields, key: str, before: str = "", after: str = "") -> str:
     value = fields.get(key)
     shown = "" if value is None or value == "" or value == [] else format_value(key, value)
-    return f"{before}{shown}" if shown else ""
+    return f"{before}{shown}{after}" if shown else ""
 
 
-def _bytes(fields: Fields, key: str, before: str = "") -> str:
+def _bytes(fields: Fields, key: str, before: str = "", after: str = "") -> str:
     value = fields.get(key)
-    return f"{before}{format_bytes(value)}" if isinstance(value, int) else ""
+    return f"{before}{format_bytes(value)}{after}" if isinstance(value, int) else ""
 
 
 def _at(fields: Fields, before: str = "at") -> str:
@@ -317,12 +317,12 @@ def _at(fields: Fields, before: str = "at") -> str:
     return f"{before} {format_address(address)}" if isinstance(address, int) else ""
 
 
-def _share(fields: Fields, part_key: str, whole_key: str, words: str) -> str:
+def _share(fields: Fields, part_key: str, whole_key: str, words: str, before: str = "") -> str:
     part, whole = fields.get(part_key), fields.get(whole_key)
     if not isinstance(part, int):
         return ""
     of = f" of {format_bytes(whole)}" if isinstance(whole, int) else ""
-    return f"{format_bytes(part)}{of} {words}"
+    return f"{before}{format_bytes(part)}{of} {words}"
 
 
 def _inodes(fields: Fields) -> str:

@@ -1,4 +1,4 @@
-"""Calls added up: in the kernel (the map `aggregates`), and here when a recording takes each one."""
+"""Calls added up in the kernel: the map `aggregates`, read as differences."""
 
 from __future__ import annotations
 
@@ -6,8 +6,6 @@ import numpy as np
 
 from rtdebug.host import bpf
 from rtdebug.tracing.schema import Array, Schema
-
-_MAX_ERRNO = 4095
 
 
 class AggregateReader:
@@ -56,27 +54,3 @@ class AggregateReader:
             bpf.delete(self._map_fd, key)
             del self._known[key]
         self._leaving.clear()
-
-
-def aggregate_calls(records: Array, schema: Schema) -> Array:
-    """Add up single calls by process, event, advice and errno: what a summary needs of millions of them."""
-    ret = records["ret"]
-    error = np.where((ret < 0) & (ret >= -_MAX_ERRNO), -ret, 0).astype(np.uint64)
-    packed = (
-        (records["pid"].astype(np.uint64) << np.uint64(32))
-        | (records["event"].astype(np.uint64) << np.uint64(24))
-        | (records["advice"].astype(np.uint64) << np.uint64(16))
-        | error
-    )
-    keys, index, counts = np.unique(packed, return_inverse=True, return_counts=True)
-    lengths = np.zeros(len(keys), np.uint64)
-    np.add.at(lengths, index, records["length_bytes"])
-    result = np.zeros(len(keys), schema.aggregate_record)
-    result["key"]["pid"] = keys >> np.uint64(32)
-    result["key"]["event"] = (keys >> np.uint64(24)) & np.uint64(0xFF)
-    result["key"]["advice"] = (keys >> np.uint64(16)) & np.uint64(0xFF)
-    result["key"]["error"] = keys & np.uint64(0xFFFF)
-    result["key"]["stack_id"] = -1
-    result["total"]["count"] = counts
-    result["total"]["length_bytes"] = lengths
-    return result

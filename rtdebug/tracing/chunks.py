@@ -116,12 +116,15 @@ def _open(path: Path) -> BinaryIO:
     except OSError as error:
         hint = "sudo chown it, or read it as root" if isinstance(error, PermissionError) else ""
         raise RtdebugError(f"cannot read {path}: {error.strerror}", hint) from error
-    file = os.fdopen(fd, "rb")
-    is_file = stat.S_ISREG(os.fstat(fd).st_mode)
-    magic = file.read(len(MAGIC)) if is_file else b""
-    if magic == MAGIC:
-        return file
-    file.close()
+    magic = b""
+    if stat.S_ISREG(os.fstat(fd).st_mode):
+        file = os.fdopen(fd, "rb")
+        magic = file.read(len(MAGIC))
+        if magic == MAGIC:
+            return file
+        file.close()
+    else:
+        os.close(fd)
     hint = "recordings are made by rtdebug trace --record FILE"
     if magic[:-1] == MAGIC[:-1]:
         hint = "it was made by a newer rtdebug: read it with that version or a later one"

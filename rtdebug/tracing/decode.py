@@ -99,18 +99,18 @@ class Decoder:
     def aggregates(self, time_ns: int, array: Array) -> Iterator[EventLine]:
         """Give a line for each key of the aggregation (dtype `Schema.aggregate_record`), as of `time_ns`.
 
-        `time_ns` is CLOCK_MONOTONIC. Calls of all threads are added up, so `tid` is that of the process.
+        `time_ns` is CLOCK_MONOTONIC. Calls of all threads are added up, so `tid` is None.
         """
         keys, total = array["key"], array["total"]
         columns = [keys[name] for name in Aggregate._fields[:-2]] + [total["count"], total["length_bytes"]]
         for entry in map(Aggregate._make, zip(*(column.tolist() for column in columns), strict=True)):
             event = self.schema.event_names.get(entry.event, "")
             if event not in CALL_FIELDS:
-                self.unknown_records += 1
+                self.unknown_records += entry.calls
                 continue
             values = self._with_stack(fields.aggregate(event, entry, self.host), entry.pid, entry.stack_id)
             process = self.processes.find(entry.pid, time_ns)
-            yield self._line(time_ns, event, entry.pid, process, entry.pid, values)
+            yield self._line(time_ns, event, None, process, entry.pid, values)
 
     def _event_line(self, event: str, struct: str, record: np.void) -> EventLine:
         header = record["header"]
@@ -146,7 +146,7 @@ class Decoder:
         self,
         time_ns: int,
         event: str,
-        tid: int,
+        tid: int | None,
         process: Process | None,
         pid: int,
         values: Fields,

@@ -152,7 +152,8 @@ def _time(unix_ns: NDArray[np.int64]) -> Any:  # noqa: ANN401
 
 def _categorical(index: NDArray[Any], labels: list[str | None]) -> pd.Categorical:
     """Return labels[index] as a categorical; None is null."""
-    codes = {label: code for code, label in enumerate(dict.fromkeys(filter(None.__ne__, labels)))}
+    known = (label for label in labels if label is not None)
+    codes = {label: code for code, label in enumerate(dict.fromkeys(known))}
     code_of = np.array([-1 if label is None else codes[label] for label in labels], np.int32)
     return pd.Categorical.from_codes(code_of[index], pd.Index(list(codes), dtype="str"))
 

@@ -28,6 +28,7 @@ class EventLine:
     pid: int
     """tgid in the host's pid namespace."""
     ns_pid: int | None
-    tid: int
+    tid: int | None
+    """None: calls of all threads, added up."""
     comm: str | None
     fields: Mapping[str, Value] = field(default_factory=dict)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import ctypes
-import json
 import os
 import stat
+import threading
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
@@ -71,29 +71,25 @@ def _walk(folder: int, path: str, depth: int) -> Iterator[tuple[str, int]]:
 def sysv_segments(pid: int) -> Mapping[int, int] | None:
     """Return the SysV segments of a process's IPC namespace: id -> bytes. None when it cannot be entered.
 
-    /proc/sysvipc/shm shows the namespace of who opens it, so a child enters it (setns(2)) and reads.
+    /proc/sysvipc/shm shows the namespace of who opens it, so a thread enters it (setns(2) is per thread), reads
+    and ends: nothing of ours then keeps the namespace, and with it the segments of a dead container, alive.
     """
     try:
         namespace = os.open(f"/proc/{pid}/ns/ipc", os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
         return None
-    read_fd, write_fd = os.pipe()
-    child = os.fork()
-    if child == 0:
-        try:
-            libc = ctypes.CDLL(None, use_errno=True)
-            if libc.setns(namespace, _CLONE_NEWIPC) == 0:
-                text = Path("/proc/sysvipc/shm").read_text(encoding="ascii")
-                with os.fdopen(write_fd, "wb") as pipe:
-                    pipe.write(json.dumps(parse_sysv_shm(text)).encode())
-        finally:
-            os._exit(0)
+    texts: list[str] = []
+
+    def read() -> None:
+        libc = ctypes.CDLL(None, use_errno=True)
+        if libc.setns(namespace, _CLONE_NEWIPC) == 0:
+            texts.append(Path("/proc/sysvipc/shm").read_text(encoding="ascii"))
+
+    thread = threading.Thread(target=read)
+    thread.start()
+    thread.join()
     os.close(namespace)
-    os.close(write_fd)
-    with os.fdopen(read_fd, "rb") as answer:
-        found = answer.read()
-    os.waitpid(child, 0)
-    return {int(shm_id): size for shm_id, size in json.loads(found).items()} if found else None
+    return parse_sysv_shm(texts[0]) if texts else None
 
 
 def parse_sysv_shm(text: str) -> dict[int, int]:

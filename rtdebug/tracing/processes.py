@@ -83,6 +83,9 @@ class ProcessTable:
 
     def add(self, process: Process, since_ns: int = 0) -> None:
         """Enter a process that user space found, for example in /proc when the trace began."""
+        place = self._places.get(process.memcg_id) if process.memcg_id is not None else None
+        if place is not None and process.cgroup is None:
+            process = replace(process, cgroup=place.cgroup, container=place.container)
         self._push(process, since_ns)
 
     def add_place(self, memcg_id: int, place: Place) -> None:
@@ -90,7 +93,8 @@ class ProcessTable:
         self._places[memcg_id] = place
         for versions in self._versions.values():
             for index, version in enumerate(versions):
-                if version.process.memcg_id == memcg_id and version.process.cgroup is None:
+                known = Place(version.process.cgroup or "", version.process.container)
+                if version.process.memcg_id == memcg_id and known != place:
                     process = replace(version.process, cgroup=place.cgroup, container=place.container)
                     versions[index] = replace(version, process=process)
 

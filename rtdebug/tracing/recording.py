@@ -77,6 +77,8 @@ class End:
     """Bytes still mapped by host pid; None: nobody looked."""
     still_linked: Mapping[SharedKey, int | None] | None = None
     """Shared memory that exists at the end, with its size in bytes; None: nobody looked."""
+    last_sizes: Mapping[SharedKey, int | None] | None = None
+    """Its sizes as they were last seen before the container ended."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,6 +148,9 @@ def start_here(
 class RecordingWriter:
     """Writes a recording while the trace runs. `end` and `close` finish it.
 
+    Write what was drained in one round so: entries, events, and calls no younger than the events. A process
+    event is submitted before the calls of that process, and then lies before them in the file too.
+
     An existing file is refused, as it may be the only record of an incident; with `force` it is replaced. The
     file is readable by its owner alone, for it holds command lines. When the disk is full or fails, the
     file is cut back to its last whole chunk, `on_stopped` is called once with the reason, and all
@@ -197,12 +202,13 @@ class RecordingWriter:
 
     def end(self, end: End) -> None:
         """Write how the trace ended."""
-        mapped, linked = end.still_mapped, end.still_linked
+        mapped = end.still_mapped
         fields = {
             "ended_ns": end.ended_ns,
             "lost": dict(end.lost),
             "still_mapped": None if mapped is None else list(mapped.items()),
-            "still_linked": None if linked is None else [[*key, size] for key, size in linked.items()],
+            "still_linked": _shared_rows(end.still_linked),
+            "last_sizes": _shared_rows(end.last_sizes),
         }
         self._chunk(Kind.END, _json(fields))
 
@@ -271,7 +277,8 @@ class Recording:
                     self.lost = self.end.lost
                 elif chunk.kind is Kind.LOST:
                     self.lost = json.loads(chunk.payload)
-            yield chunk
+            if chunk.kind is not Kind.START:
+                yield chunk
 
     def decoder(self) -> Decoder:
         """Return a Decoder as the trace had it at its start."""
@@ -373,9 +380,11 @@ class _Kills:
 @contextlib.contextmanager
 def _damage(path: Path) -> Iterator[None]:
     """Say of a chunk whose content makes no sense that the file is bad; whatever it was that fell over it."""
+    wrong_value = (LookupError, TypeError, ValueError, AttributeError)
+    nonsense = (*wrong_value, OverflowError, RecursionError, struct.error)
     try:
         yield
-    except (KeyError, TypeError, ValueError, AttributeError, IndexError, struct.error) as error:
+    except nonsense as error:
         detail = f"{type(error).__name__}: {error!s:.100}"
         message = f"{path} holds something that no trace writes ({detail})"
         raise RtdebugError(message, "the file is damaged") from error
@@ -396,13 +405,22 @@ def _start_from(value: Mapping[str, Any]) -> Start:
 
 
 def _end_from(value: Mapping[str, Any]) -> End:
-    mapped, linked = value["still_mapped"], value["still_linked"]
+    mapped = value["still_mapped"]
     return End(
         ended_ns=value["ended_ns"],
         lost=value["lost"],
         still_mapped=None if mapped is None else dict(mapped),
-        still_linked=None if linked is None else {SharedKey(*key): size for *key, size in linked},
+        still_linked=_shared_from(value["still_linked"]),
+        last_sizes=_shared_from(value["last_sizes"]),
     )
+
+
+def _shared_rows(shared: Mapping[SharedKey, int | None] | None) -> list[list[Any]] | None:
+    return None if shared is None else [[*key, size] for key, size in shared.items()]
+
+
+def _shared_from(rows: list[list[Any]] | None) -> dict[SharedKey, int | None] | None:
+    return None if rows is None else {SharedKey(*key): size for *key, size in rows}
 
 
 def _json(value: Any) -> bytes:  # noqa: ANN401 - whatever JSON can hold

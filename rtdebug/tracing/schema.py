@@ -1,7 +1,8 @@
 """The layout of everything the kernel tells us, read from the text of bpf/events.h (DESIGN D3).
 
-cffi parses the same text that bcc compiles and follows the C ABI, so no layout is written twice. A recording
-carries the text it was made with, and is read with that one.
+The text that bcc compiles is parsed here, and numpy lays its structs out as a C compiler does, so no layout is
+written twice. It is a small part of C (see bpf/events.h), so a small parser does: cffi's takes 6 MB and more time than
+attaching all programs. A recording carries the text it was made with, and is read with that one.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import re
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cache
+from functools import lru_cache
 from typing import Any, Literal
 
 import numpy as np
@@ -58,12 +59,13 @@ STRUCT_OF = {
 MAX_TEXT_BYTES = 1 << 20
 """A text larger than this is not ours: do not parse it."""
 
-_INTEGERS = [(sign, bits) for bits in (8, 16, 32, 64) for sign in ("u", "")]
-_TYPEDEFS = "".join(f"typedef {sign}int{bits}_t __{sign or 's'}{bits};\n" for sign, bits in _INTEGERS)
-_NUMPY_TYPE = {f"{sign}int{bits}_t": f"{sign or 'i'}{bits // 8}" for sign, bits in _INTEGERS}
-_PREPROCESSOR = re.compile(r"^[ \t]*#[ \t]*(?:include|if|else|endif|define[ \t]+\w+[ \t]*$).*$", re.MULTILINE)
-_DEFINE = re.compile(r"^#define\s+(\w+)\s+(\w+)\s*$", re.MULTILINE)
-_ENUM = re.compile(r"\benum\s+(\w+)\s*\{")
+_NUMPY_TYPE = {f"__{c}{bits}": f"{kind}{bits // 8}" for c, kind in ("uu", "si") for bits in (8, 16, 32, 64)}
+_COMMENT = re.compile(r"/\*.*?(?:\*/|\Z)", re.DOTALL)  # one that never ends must not be looked for again and again
+_DEFINE = re.compile(r"^#define[ \t]+(\w+)[ \t]+(\w+)[ \t]*$", re.MULTILINE)
+_PREPROCESSOR = re.compile(r"^[ \t]*#.*$", re.MULTILINE)
+_DEFINITION = re.compile(r"\s*(enum|struct)\s+(\w+)\s*\{([^{}]*)\}\s*;\s*")
+_ENUMERATOR = re.compile(r"\s*(\w+)\s*(?:=\s*(\w+)\s*)?")
+_MEMBER = re.compile(r"\s*(?:(struct)\s+)?(\w+)\s+(\w+)(?:\[(\w+)\])?\s*")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -88,18 +90,7 @@ class Schema:
 
         Raises RtdebugError when the text is not one, or lacks what rtdebug needs.
         """
-        if len(text) > MAX_TEXT_BYTES:
-            raise RtdebugError("the event definitions are too large", _HINT)
-        try:
-            constants, enums, structs = _parse(text)
-            structs = {name: dtype.newbyteorder(byte_order) for name, dtype in structs.items()}
-            schema = cls(text, byte_order, constants, enums, structs, _event_names(enums["event_type"]))
-            schema._check()
-        except RtdebugError:
-            raise
-        except Exception as error:  # cffi raises whatever its parser meets in a hostile text
-            raise RtdebugError(f"the event definitions cannot be read: {error!s:.200}", _HINT) from error
-        return schema
+        return _parse_schema(text, byte_order)
 
     @property
     def event_ids(self) -> dict[str, int]:
@@ -159,7 +150,22 @@ class Schema:
 _HINT = "the recording is damaged, or not one of rtdebug"
 
 
-@cache
+@lru_cache(maxsize=4)
+def _parse_schema(text: str, byte_order: ByteOrder) -> Schema:
+    if len(text) > MAX_TEXT_BYTES:
+        raise RtdebugError("the event definitions are too large", _HINT)
+    try:
+        constants, enums, structs = _parse(text)
+        structs = {name: dtype.newbyteorder(byte_order) for name, dtype in structs.items()}
+        schema = Schema(text, byte_order, constants, enums, structs, _event_names(enums["event_type"]))
+        schema._check()
+    except RtdebugError:
+        raise
+    except Exception as error:  # ours or numpy's, whatever a hostile text leads to
+        raise RtdebugError(f"the event definitions cannot be read: {error!s:.200}", _HINT) from error
+    return schema
+
+
 def load_schema() -> Schema:
     """Return the schema of the events.h that this rtdebug loads into the kernel."""
     return Schema.parse(read_source("events.h"))
@@ -199,36 +205,54 @@ def _event_names(event_type: Mapping[str, int]) -> dict[int, str]:
     return {number: name for number, name in names.items() if name not in ("none", "types")}
 
 
-def _parse(
-    text: str,
-) -> tuple[dict[str, int], dict[str, dict[str, int]], dict[str, np.dtype[np.void]]]:
-    from cffi import FFI  # its parser is not needed by who only reads constants
+_Constants = dict[str, int]
+_Structs = dict[str, "np.dtype[np.void]"]
 
-    ffi = FFI()
-    ffi.cdef(_TYPEDEFS + _PREPROCESSOR.sub("", text))
+
+def _parse(text: str) -> tuple[_Constants, dict[str, dict[str, int]], _Structs]:
+    text = _COMMENT.sub("", text)
     constants = {name: int(value, 0) for name, value in _DEFINE.findall(text)}
-    enums = {name: dict(ffi.typeof(f"enum {name}").relements) for name in _ENUM.findall(text)}
-    _, names, _ = ffi.list_types()
-    structs = {name: _struct_dtype(ffi, ffi.typeof(f"struct {name}")) for name in names}
+    enums: dict[str, dict[str, int]] = {}
+    structs: _Structs = {}
+    text = _PREPROCESSOR.sub("", text)
+    position = 0
+    while definition := _DEFINITION.match(text, position):
+        kind, name, body = definition.groups()
+        if kind == "enum":
+            enums[name] = _enumerators(body)
+        else:
+            structs[name] = _struct_dtype(body, constants, structs)
+        position = definition.end()
+    if rest := text[position:].strip():
+        raise ValueError(f"not understood: {rest!r:.60}")
     return constants, enums, structs
 
 
-def _struct_dtype(ffi: Any, ctype: Any) -> np.dtype[np.void]:  # noqa: ANN401 - cffi has no public types for them
-    layout: Any = {
-        "names": [name for name, _ in ctype.fields],
-        "formats": [_field_format(ffi, field.type) for _, field in ctype.fields],
-        "offsets": [field.offset for _, field in ctype.fields],
-        "itemsize": ffi.sizeof(ctype),
-    }
-    dtype: np.dtype[np.void] = np.dtype(layout)
-    return dtype
+def _enumerators(body: str) -> dict[str, int]:
+    values: dict[str, int] = {}
+    following = 0
+    for text in body.rstrip().removesuffix(",").split(","):
+        name, number = _groups(_ENUMERATOR, text)
+        values[name] = int(number, 0) if number else following
+        following = values[name] + 1
+    return values
 
 
-def _field_format(ffi: Any, ctype: Any) -> Any:  # noqa: ANN401
-    if ctype.kind == "array":
-        if ctype.item.cname == "char":
-            return f"S{ctype.length}"
-        return (_field_format(ffi, ctype.item), (ctype.length,))
-    if ctype.kind == "struct":
-        return _struct_dtype(ffi, ctype)
-    return _NUMPY_TYPE[ctype.cname]
+def _struct_dtype(body: str, constants: _Constants, structs: _Structs) -> np.dtype[np.void]:
+    members: list[tuple[str, Any]] = []
+    for text in body.rstrip().removesuffix(";").split(";"):
+        struct, base, name, length = _groups(_MEMBER, text)
+        count = 0 if length is None else constants[length] if length in constants else int(length, 0)
+        if base == "char" and length:
+            members.append((name, f"S{count}"))
+        else:
+            element = structs[base] if struct else _NUMPY_TYPE[base]
+            members.append((name, (element, (count,)) if length else element))
+    return np.dtype(members, align=True)
+
+
+def _groups(pattern: re.Pattern[str], text: str) -> tuple[Any, ...]:
+    match = pattern.fullmatch(text)
+    if match is None:
+        raise ValueError(f"not understood: {text.strip()!r:.60}")
+    return match.groups()

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rtdebug.containers.model import Container
+from rtdebug.containers.owners import OwnerOf
 from rtdebug.errors import HostUnable, RtdebugError, TargetError
 from rtdebug.host.cgroup import (
     MemoryHierarchy,
@@ -145,15 +146,15 @@ class Found:
     """A 32-bit program: its calls are not decoded."""
 
 
-def find_processes(scope: Scope, proc: Path = Path("/proc")) -> Iterator[Found]:
+def find_processes(scope: Scope, owner: OwnerOf, proc: Path = Path("/proc")) -> Iterator[Found]:
     """Look at every process in scope. Those that exit meanwhile are left out."""
     for pid in pids_in(scope, proc):
-        found = find_process(pid, scope, proc)
+        found = find_process(pid, scope, owner, proc)
         if found is not None:
             yield found
 
 
-def find_process(pid: int, scope: Scope, proc: Path = Path("/proc")) -> Found | None:
+def find_process(pid: int, scope: Scope, owner: OwnerOf, proc: Path = Path("/proc")) -> Found | None:
     """Look at one process; None when it has exited."""
     ids, stat, comm = read_ids(pid, proc), read_stat(pid, proc), read_comm(pid, proc)
     if ids is None or stat is None:
@@ -167,7 +168,7 @@ def find_process(pid: int, scope: Scope, proc: Path = Path("/proc")) -> Found | 
         parent_pid=stat.ppid or None,
         uid=ids.uid,
         cgroup=cgroup,
-        container=scope.container,
+        container=scope.container or (owner(cgroup) if cgroup is not None else None),
         start_ns=stat.start_ticks * _NS_PER_S // os.sysconf("SC_CLK_TCK"),
     )
     return Found(process, total_vm_bytes(pid, proc), _heap_end(pid, proc), is_compat(pid, proc))

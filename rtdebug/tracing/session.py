@@ -21,9 +21,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rtdebug.containers.model import Container
+from rtdebug.containers.owners import OwnerOf, owner_by_path
 from rtdebug.host import bpf
 from rtdebug.host.inside import open_inside
-from rtdebug.tracing.aggregates import AggregateReader, aggregate_calls
+from rtdebug.tracing.aggregates import AggregateReader
 from rtdebug.tracing.compiler import compiled_program
 from rtdebug.tracing.decode import Decoder
 from rtdebug.tracing.entries import Entry, place_entry, process_entry, shm_device_entry, stack_entry
@@ -33,8 +34,9 @@ from rtdebug.tracing.loader import TRACED_PAGE, Loaded, load, traced_pages
 from rtdebug.tracing.options import Filter, TraceOptions, pack_config
 from rtdebug.tracing.processes import Place
 from rtdebug.tracing.ring import Ring, records
-from rtdebug.tracing.schema import Array, FieldValue, Schema, as_dict, load_schema
+from rtdebug.tracing.schema import Array, FieldValue, Schema, as_dict, text_of
 from rtdebug.tracing.scope import Found, Scope, cgroups_above, cgroups_in, find_process, find_processes, pids_in
+from rtdebug.tracing.tally import tally
 
 if TYPE_CHECKING:
     from rtdebug.tracing.symbols import Symbolizer
@@ -73,12 +75,15 @@ class Session:
     Raises HostUnable when this host or this process cannot trace, BpfError when the kernel refuses a program.
     """
 
-    def __init__(self, scope: Scope, options: TraceOptions, recorder: Recorder | None = None) -> None:
+    def __init__(self, scope: Scope, options: TraceOptions, schema: Schema, owner: OwnerOf = owner_by_path) -> None:
         self.scope = scope
+        self.has_new_cgroups = False
+        """The whole host is traced, and a cgroup was made whose owner's name is not known yet."""
+        self._owner = owner
         self.options = options
-        self.schema: Schema = load_schema()
+        self.schema = schema
         self.decoder = Decoder(self.schema, Host(platform.machine(), mmap.PAGESIZE), clock_offset_ns())
-        self.recorder = recorder
+        self.recorder: Recorder | None = None
         self.first_vm_bytes: dict[int, int] = {}
         """Size of each live process's address space when it came into sight, or at its last exec."""
         self.exited_pids: deque[int] = deque(maxlen=4096)
@@ -170,29 +175,35 @@ class Session:
         self.enter_processes()
         self._learn_shm_device()
 
-    def add_place(self, memcg_id: int, place: Place) -> None:
-        """Tell whose cgroup this is: what is found out later than its first event."""
-        self._learn(place_entry(memcg_id, place))
+    def name_owners(self, owner: OwnerOf) -> None:
+        """Take names that were found out later than a container's first event."""
+        self._owner = owner
+        self.has_new_cgroups = False
+        for memcg_id, cgroup in self.decoder.processes.cgroups.items():
+            container = owner(cgroup)
+            if container is not None and container != self.decoder.processes.container_of(memcg_id):
+                self._learn(place_entry(memcg_id, Place(cgroup, container)))
 
     def _enter_cgroups(self) -> None:
         only_pid = self.options.pid is not None
         for memcg_id, cgroup in cgroups_above(self.scope).items():
             self._learn(place_entry(memcg_id, Place(cgroup, None)))
         for memcg_id, cgroup in cgroups_in(self.scope).items():
-            self._learn(place_entry(memcg_id, Place(cgroup, self.scope.container)))
+            container = self.scope.container or self._owner(cgroup)
+            self._learn(place_entry(memcg_id, Place(cgroup, container)))
             if not self.scope.all and not only_pid:
                 bpf.update(self._map("target_cgroups"), struct.pack("Q", memcg_id), struct.pack("I", 1))
 
     def enter_processes(self) -> None:
         """Trace every process in scope that is not traced yet."""
         if self.options.pid is not None:
-            found = find_process(self.options.pid, self.scope)
+            found = find_process(self.options.pid, self.scope, self._owner)
             if found is not None:
                 self._enter(found)
             return
         entered: set[int] = set()
         while True:  # until no new one appears: without a cgroup, a fork may slip between look and entry
-            new = [found for found in find_processes(self.scope) if found.process.pid not in entered]
+            new = [found for found in find_processes(self.scope, self._owner) if found.process.pid not in entered]
             for found in new:
                 self._enter(found)
                 entered.add(found.process.pid)
@@ -257,6 +268,7 @@ class Session:
             self._note_processes(records_)
             self._note_kills(records_)
             lines += self.decoder.events(records_)
+            self._note_cgroups(records_)
             del records_, view
         if self.recorder is None:
             calls = self._calls_ring.drain(waiting)
@@ -278,8 +290,9 @@ class Session:
         if self.options.stack:
             self._name_stacks(calls["pid"], calls["stack_id"])
         self.recorder.calls(slots)
-        added = aggregate_calls(calls, self.schema)
-        self.summary_calls += self.decoder.aggregates(time.monotonic_ns(), added)
+        counts, single = tally(calls, self.schema)
+        self.summary_calls += self.decoder.aggregates(time.monotonic_ns(), counts)
+        self.summary_calls += self.decoder.calls(single)
 
     def aggregated(self) -> list[EventLine]:
         """Take what was added up in the kernel since the last time."""
@@ -331,6 +344,18 @@ class Session:
             self._symbolizer.forked(parent_pid, pid)
         elif event == self.schema.event_ids["process_exec"]:
             self._symbolizer.execed(pid)
+
+    def _note_cgroups(self, array: Array) -> None:
+        """The whole host is traced: whose are the new cgroups?"""
+        if not self.scope.all:
+            return
+        for raw in array[array["header"]["event"] == self.schema.event_ids["cgroup_mkdir"]]:
+            record = self.schema.record("cgroup_event", raw.tobytes())
+            cgroup = text_of(bytes(record["path"]))
+            container = self._owner(cgroup)
+            if container is not None:
+                self._learn(place_entry(int(record["cgroup_id"]), Place(cgroup, container)))
+                self.has_new_cgroups |= container.name is None
 
     def _note_kills(self, array: Array) -> None:
         for raw in array[array["header"]["event"] == self.schema.event_ids["oom_kill"]]:

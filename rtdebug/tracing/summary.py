@@ -189,18 +189,20 @@ class SummaryBuilder:
         lost_events: int | None,
         still_mapped: Mapping[int, int] | None = None,
         still_linked: Mapping[SharedKey, int | None] | None = None,
+        last_sizes: Mapping[SharedKey, int | None] | None = None,
     ) -> Summary:
         """The summary so far.
 
         `still_mapped`: bytes by host pid. `still_linked`: what exists at the end, with its size in bytes,
         whoever created it. None: nobody looked; then the events alone say what is still linked.
+        `last_sizes`: sizes as they were seen before the end, for files that grew by writes.
         """
         processes = sorted(
             (_process_totals(process, still_mapped) for process in self._processes.values()),
             key=lambda totals: (totals.still_mapped_bytes or 0, totals.mapped_bytes, _calls(totals.events)),
             reverse=True,
         )
-        shared = sorted(self._shared.finish(still_linked), key=_shared_rank, reverse=True)
+        shared = sorted(self._shared.finish(still_linked, last_sizes or {}), key=_shared_rank, reverse=True)
         return Summary(
             started_ns=started_ns,
             ended_ns=ended_ns,
@@ -270,7 +272,12 @@ class _SharedObjects:
         if follower := self._followers.get(line.event):
             follower(line)
 
-    def finish(self, still_linked: Mapping[SharedKey, int | None] | None) -> Iterable[SharedMemory]:
+    def finish(
+        self, still_linked: Mapping[SharedKey, int | None] | None, last_sizes: Mapping[SharedKey, int | None]
+    ) -> Iterable[SharedMemory]:
+        for key, length in last_sizes.items():
+            if length is not None:
+                self._change(key, length_bytes=length)
         if still_linked is None:
             return list(self._objects.values())
         objects = {

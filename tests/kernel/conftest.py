@@ -10,6 +10,17 @@ from pathlib import Path
 import pytest
 
 from tests.kernel import leftovers
+from tests.kernel.runtime_fixtures import (  # noqa: F401
+    containerd,
+    containerd_daemon,
+    crun,
+    docker,
+    dockerd,
+    podman,
+    podman_with_image,
+    rootfs,
+    runc,
+)
 
 LOCK = Path("/run/lock/rtdebug-kernel-tests")
 

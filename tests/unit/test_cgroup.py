@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import pytest
@@ -25,7 +24,9 @@ def hierarchy_of(folder: Path, mountinfo: str, controllers: str | None = None) -
 
 
 def test_v2(tmp_path):
-    found = hierarchy_of(tmp_path, "31 1 0:29 / TREE/cgroup rw - cgroup2 none rw,nsdelegate\n", "cpu memory\n")
+    found = hierarchy_of(
+        tmp_path, "31 1 0:29 / TREE/cgroup rw - cgroup2 none rw,nsdelegate\n", "cpu memory\n"
+    )
     assert found == cgroup.MemoryHierarchy(2, tmp_path / "cgroup")
     assert found.path("/a/b") == tmp_path / "cgroup/a/b"
     assert found.cgroup(tmp_path / "cgroup/a/b") == "/a/b"
@@ -36,8 +37,10 @@ def test_v2(tmp_path):
 def test_hybrid_is_v1_though_v2_lies_beside_it(tmp_path):
     found = hierarchy_of(
         tmp_path,
-        "30 1 0:28 / TREE/unified rw - cgroup2 none rw\n31 1 0:29 / TREE/cpu rw - cgroup cgroup rw,cpu,cpuacct\n"
-        "32 1 0:30 / TREE/cgroup rw - cgroup cgroup rw,memory\n33 1 0:31 / TREE/s rw - cgroup c rw,name=systemd\n",
+        "30 1 0:28 / TREE/unified rw - cgroup2 none rw\n"
+        "31 1 0:29 / TREE/cpu rw - cgroup cgroup rw,cpu,cpuacct\n"
+        "32 1 0:30 / TREE/cgroup rw - cgroup cgroup rw,memory\n"
+        "33 1 0:31 / TREE/s rw - cgroup c rw,name=systemd\n",
         "hugetlb\n",
     )
     assert found == cgroup.MemoryHierarchy(1, tmp_path / "cgroup")
@@ -68,7 +71,8 @@ def test_mount_that_shows_most_wins(tmp_path):
     """In a container with the host's tree mounted beside its own part of it."""
     found = hierarchy_of(
         tmp_path,
-        "31 1 0:29 /docker/x TREE/own rw - cgroup c rw,memory\n32 1 0:29 / TREE/host rw - cgroup c rw,memory\n",
+        "31 1 0:29 /docker/x TREE/own rw - cgroup c rw,memory\n"
+        "32 1 0:29 / TREE/host rw - cgroup c rw,memory\n",
     )
     assert found == cgroup.MemoryHierarchy(1, tmp_path / "host")
 
@@ -142,7 +146,9 @@ def test_deleted_is_not_part_of_the_name():
 
 
 def test_case_046_memory_cgroups(cases):
-    expected = yaml.safe_load((cases / "046-proc-cgroup-v1-docker-history.yaml").read_text())["expected"]["files"]
+    expected = yaml.safe_load((cases / "046-proc-cgroup-v1-docker-history.yaml").read_text())["expected"][
+        "files"
+    ]
     checked = 0
     for name, values in expected.items():
         if "memory_cgroup" in values:
@@ -174,7 +180,7 @@ def test_pids_below_a_cgroup(tmp_path):
 
 
 def test_cgroup_id_is_the_inode(tmp_path):
-    assert cgroup.cgroup_id(tmp_path) == os.stat(tmp_path).st_ino
+    assert cgroup.cgroup_id(tmp_path) == tmp_path.stat().st_ino
     with pytest.raises(OSError):
         cgroup.cgroup_id(tmp_path / "gone")
 
@@ -283,7 +289,11 @@ def test_case_060_slab(cases, tmp_path):
     sections = (cases / "060-v1-slab-dentry-docker-cli.txt").read_text().split("# ")
     write_files(
         tmp_path,
-        {section.split()[0]: section.partition("\n")[2] for section in sections if section.startswith("memory.")},
+        {
+            section.split()[0]: section.partition("\n")[2]
+            for section in sections
+            if section.startswith("memory.")
+        },
     )
     state = memcg.read_memory(tmp_path)
     assert state is not None
@@ -359,7 +369,9 @@ def test_case_069_events(cases, tmp_path):
         state = memcg.read_memory(folder)
         assert state is not None
         events[moment] = state.events
-    assert {key: events["after"][key] - events["before"][key] for key in expected["delta"]} == expected["delta"]
+    assert {key: events["after"][key] - events["before"][key] for key in expected["delta"]} == expected[
+        "delta"
+    ]
     assert set(expected["unknown_keys_ok"]) <= events["after"].keys()
 
 
@@ -394,7 +406,9 @@ def test_v1_ancestor_binds_only_with_use_hierarchy(tmp_path, use_hierarchy, bind
 
 def test_v1_limit_beyond_what_is_mounted(tmp_path):
     """Inside a container: memory.stat still tells the lowest limit of all ancestors."""
-    part = cgroup.MemoryHierarchy(1, write_files(tmp_path, {"memory.stat": "hierarchical_memory_limit 8388608\n"}), "/x")
+    part = cgroup.MemoryHierarchy(
+        1, write_files(tmp_path, {"memory.stat": "hierarchical_memory_limit 8388608\n"}), "/x"
+    )
     assert memcg.effective_limit(part, "/x") == memcg.EffectiveLimit(8388608, None)
 
 

@@ -54,7 +54,14 @@ def test_last_mount_covers_the_first():
 
 @pytest.mark.parametrize(
     ("text", "size_bytes"),
-    [("65536k", 64 << 20), ("8036328K", 8036328 << 10), ("2g", 2 << 30), ("17", 17), ("50%", None), ("", None)],
+    [
+        ("65536k", 64 << 20),
+        ("8036328K", 8036328 << 10),
+        ("2g", 2 << 30),
+        ("17", 17),
+        ("50%", None),
+        ("", None),
+    ],
 )
 def test_sizes(text, size_bytes):
     assert mounts.parse_size(text) == size_bytes

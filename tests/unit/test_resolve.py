@@ -16,7 +16,14 @@ HOSTILE = "\x1b[31mweb\n\u202e"
 def container(container_id, pid=None, **fields):
     status = "running" if pid else "stopped"
     return Container(
-        **{"id": container_id, "name": None, "runtime": "docker", "pid": pid, "status": status, "cgroup": None}
+        **{
+            "id": container_id,
+            "name": None,
+            "runtime": "docker",
+            "pid": pid,
+            "status": status,
+            "cgroup": None,
+        }
         | fields
     )
 
@@ -138,14 +145,19 @@ def pod_of(name, pid, namespace="shop", pod="web-0", **fields):
 
 def test_pod_with_one_application(host):
     inventory = host.inventory(
-        pod_of("a", 10), pod_of("p", 11, sandbox=True), pod_of("o", 12, namespace="other"), pod_of("q", 13, pod="x")
+        pod_of("a", 10),
+        pod_of("p", 11, sandbox=True),
+        pod_of("o", 12, namespace="other"),
+        pod_of("q", 13, pod="x"),
     )
     assert resolve("pod/shop/web-0", inventory).pid == 10
     assert resolve("pod/other/web-0", inventory).pid == 12
 
 
 def test_pod_with_several(host):
-    error = failure("pod/shop/web-0", host.inventory(pod_of("a", 10), pod_of("b", 11), pod_of("p", 12, sandbox=True)))
+    error = failure(
+        "pod/shop/web-0", host.inventory(pod_of("a", 10), pod_of("b", 11), pod_of("p", 12, sandbox=True))
+    )
     assert "ambiguous: 2" in error.message
     assert "a" * 12 in error.hint and "pod/shop/web-0" in error.hint and "p" * 12 not in error.hint
 
@@ -187,7 +199,10 @@ def test_cgroup_that_is_not_there(host):
     host.add_cgroup("/batch/job-7")
     assert "/batch/job-7" in failure("cgroup:/batch/job-8", host.inventory()).hint
     failure("cgroup:/batch/\x1b[1m", host.inventory())
-    assert "is not in the memory controller's" in failure("cgroup:/sys/fs/cgroup/cpu/x", host.inventory()).message
+    assert (
+        "is not in the memory controller's"
+        in failure("cgroup:/sys/fs/cgroup/cpu/x", host.inventory()).message
+    )
 
 
 @pytest.mark.parametrize("path", ["../etc", "/docker/../../etc", "a\0b"])
@@ -227,7 +242,12 @@ def test_process_whose_container_only_its_mounts_give_away(host):
 def test_bare_process(host):
     host.add_process(40, "/system.slice/x.service", comm=HOSTILE.replace("\n", ""))
     found = resolve("pid:40", host.inventory(container(A, 10, cgroup="/docker/10")))
-    assert (found.id, found.runtime, found.pid, found.cgroup) == ("pid:40", None, 40, "/system.slice/x.service")
+    assert (found.id, found.runtime, found.pid, found.cgroup) == (
+        "pid:40",
+        None,
+        40,
+        "/system.slice/x.service",
+    )
     note = note_on(found) or ""
     assert "not in a container" in note and note.isprintable()
 
@@ -257,7 +277,9 @@ def test_zombie_is_no_target(host):
     failure("pid:40", host.inventory())
 
 
-@pytest.mark.parametrize("target", ["", "docker:", "runc:", "pid:", "pid:x", "pid:-1", "pid:0", "pid:1/2", "pid:١"])
+@pytest.mark.parametrize(
+    "target", ["", "docker:", "runc:", "pid:", "pid:x", "pid:-1", "pid:0", "pid:1/2", "pid:١"]
+)
 def test_no_target_at_all(host, target):
     error = failure(target, host.inventory(), RtdebugError)
     assert error.exit_code == 2 and error.hint

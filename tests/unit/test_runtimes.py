@@ -161,13 +161,26 @@ def test_runc_list_with_kubernetes_annotations():
     root = runc.RuncRoot(Path("/run/containerd/runc/k8s.io"), "containerd", "k8s.io")
     app, pause = runc.parse_list(text, "runc", root)
     assert (app.id, app.name, app.pod, app.namespace, app.image) == (A, "app", "web-0", "shop", "r/app:1")
-    assert (app.pid, app.status, app.bundle, app.runtime, app.sandbox) == (71, "running", "/b", "containerd", False)
-    assert (pause.pid, pause.status, pause.sandbox, pause.runc_root) == (None, "stopped", True, str(root.path))
+    assert (app.pid, app.status, app.bundle, app.runtime, app.sandbox) == (
+        71,
+        "running",
+        "/b",
+        "containerd",
+        False,
+    )
+    assert (pause.pid, pause.status, pause.sandbox, pause.runc_root) == (
+        None,
+        "stopped",
+        True,
+        str(root.path),
+    )
 
 
 def test_crio_and_podman_are_told_by_their_annotations():
     def runtime(manager):
-        record = [{"id": "x", "pid": 7, "status": "running", "annotations": {"io.container.manager": manager}}]
+        record = [
+            {"id": "x", "pid": 7, "status": "running", "annotations": {"io.container.manager": manager}}
+        ]
         return runc.parse_list(json.dumps(record), "runc", runc.RuncRoot(Path("/run/runc")))[0].runtime
 
     assert [runtime(name) for name in ("libpod", "cri-o", "other")] == ["podman", "cri-o", "runc"]
@@ -358,15 +371,22 @@ def test_ctr_list():
     assert containerd.parse_list("", "x") == ()
 
 
-def test_containerd_that_serves_only_docker_is_not_asked(tmp_path):
+def test_sockets_of_containerd(tmp_path):
     host = make_host(tmp_path)
-    shims = [
-        daemon("containerd-shim", "shim", "-namespace", "moby", "-address", "/docker.sock"),
+    config = write_files(
+        tmp_path, {"a.toml": '[grpc]\naddress = "/a.sock"\n', "bad.toml": "[", "c.toml": "grpc = 1"}
+    )
+    daemons = [
+        *(
+            daemon("containerd", "containerd", "--config", str(config / name))
+            for name in ("a.toml", "bad.toml", "c.toml")
+        ),
+        daemon("containerd", "containerd", "--address=/b.sock", "-c", "/missing"),
         daemon("containerd-shim", "shim", "-namespace", "k8s.io", "-address", "/k8s.sock"),
         daemon("containerd-shim", "shim", "-namespace", "k8s.io", "-address", "/k8s.sock"),
         daemon("containerd-shim", "shim", "-namespace", "k8s.io", "-address", "/x.sock", shares_mounts=False),
     ]
-    assert containerd.find_addresses(shims, host.roots) == ("/k8s.sock",)
+    assert containerd.find_addresses(daemons, host.roots) == ("/a.sock", "/b.sock", "/k8s.sock")
 
 
 CONMON = (
@@ -431,7 +451,13 @@ def test_each_container_once_with_all_its_names(quiet_host, tmp_path):
     by_id = {container.id: container for container in found.containers}
     assert len(by_id) == len(found.containers)
     web = by_id[A]
-    assert (web.name, web.runtime, web.pid, web.status, web.image) == ("web", "docker", 90, "running", "shop:1")
+    assert (web.name, web.runtime, web.pid, web.status, web.image) == (
+        "web",
+        "docker",
+        90,
+        "running",
+        "shop:1",
+    )
     assert web.cgroup == f"/docker/{A}", "the container's cgroup, not the one init moved to"
     assert web.runc_root == str((tmp_path / "run/docker/runtime-runc/moby").resolve())
     assert by_id[B].status == "stopped" and by_id["box"].runtime == "runc"
@@ -499,7 +525,9 @@ def test_same_id_in_two_containerd_namespaces(tmp_path):
 
 def test_conmon_alone_is_no_container(quiet_host):
     quiet_host.add_process(99, comm="conmon", argv=CONMON)
-    assert A not in {container.id for container in inventory.list_containers(host=quiet_host.roots).containers}
+    assert A not in {
+        container.id for container in inventory.list_containers(host=quiet_host.roots).containers
+    }
 
 
 def test_runc_root_that_does_not_exist(quiet_host, tmp_path):

@@ -67,7 +67,7 @@ EVENTS = {
             "size_bytes": 64 * MIB,
             "reason": "tmpfs_full",
         },
-        "/dev/shm/psm_1 in fallocate 64 MiB of 64 MiB used (tmpfs full)",
+        "/dev/shm/psm_1 in fallocate: 64 MiB of 64 MiB used (tmpfs full)",
     ),
     "sigbus": (
         {
@@ -78,7 +78,7 @@ EVENTS = {
             "file_length_bytes": 0,
             "reason": "beyond_end_of_file",
         },
-        "BUS_ADRERR at 0x7f00 in /dev/shm/psm_1 offset 4 KiB file length 0 B (beyond end of file)",
+        "BUS_ADRERR at 0x7f00 in /dev/shm/psm_1 at 4 KiB of its 0 B (beyond end of file)",
     ),
     "oom_kill": (
         {
@@ -117,9 +117,9 @@ def test_outcome(fields, shown):
 
 
 def test_tmpfs_full_found_by_a_page_fault_and_full_of_files():
-    assert detail("shm_full", {"path": "/dev/shm/a", "by_fault": True}) == "/dev/shm/a in a page fault"
+    assert detail("shm_full", {"path": "/dev/shm/a", "by_fault": True}) == "/dev/shm/a in a page fault:"
     full = {"path": "/dev/shm/a", "syscall": "openat", "size_inodes": 23, "free_inodes": 0}
-    assert detail("shm_full", full) == "/dev/shm/a in openat no free inodes"
+    assert detail("shm_full", full) == "/dev/shm/a in openat: no free inodes"
 
 
 def test_brk_that_shrinks_and_private_segments():

@@ -61,7 +61,7 @@ def ask_all(
             answers[name] = question()
         except RtdebugError as error:
             failures[name] = error.message
-        except OSError as error:
+        except OSError as error:  # out of descriptors or processes: nobody above the thread could catch it
             failures[name] = str(error)
 
     threads = {
@@ -75,5 +75,7 @@ def ask_all(
         thread.join(max(0.0, deadline - time.monotonic()))
         if name not in answers and name not in failures:
             failures[name] = f"no answer within {timeout_s:g} s"
-    notes = [f"{name}: {failures[name]}; what it alone knows is missing" for name in questions if name in failures]
+    notes = [
+        f"{name}: {failures[name]}; what it alone knows is missing" for name in questions if name in failures
+    ]
     return {name: answers[name] for name in questions if name in answers and name not in failures}, notes

@@ -6,31 +6,42 @@ Names, pods and Kubernetes namespaces come from annotations (labels.names_in), p
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
-from stat import S_IFSOCK
+import tomllib
+from collections.abc import Iterable, Iterator
+from pathlib import Path
 
 from rtdebug.containers.model import Container
 from rtdebug.containers.roots import HostRoots
 from rtdebug.containers.runtimes import ask
 from rtdebug.containers.runtimes.daemons import Daemon, option
-from rtdebug.host.text import file_kind
+from rtdebug.containers.runtimes.records import as_object, as_text
+from rtdebug.host.text import is_socket, read_regular
 
 _DOCKER_NAMESPACE = "moby"
 
 
 def find_addresses(daemons: Iterable[Daemon], host: HostRoots) -> tuple[str, ...]:
-    """Sockets of the containerds here: the usual one, and those that running shims report to.
-
-    A containerd that only serves docker is left to docker.
-    """
+    """Sockets of the containerds here, each once: the usual one, those of daemons and of shims that run."""
     usual = host.run / "containerd" / "containerd.sock"
-    found = [str(usual)] if file_kind(usual) == S_IFSOCK else []
+    found = [str(usual)] if is_socket(usual) else []
     for daemon in daemons:
-        if daemon.comm == "containerd-shim" and daemon.shares_mounts:
-            namespaces = set(option(daemon.argv, "-namespace", "--namespace"))
-            if namespaces - {_DOCKER_NAMESPACE}:
-                found += option(daemon.argv, "-address", "--address")
+        if daemon.comm == "containerd" and daemon.shares_mounts:
+            found += _configured(daemon)
+        elif daemon.comm == "containerd-shim" and daemon.shares_mounts:
+            found += option(daemon.argv, "-address", "--address")
     return tuple(dict.fromkeys(found))
+
+
+def _configured(daemon: Daemon) -> Iterator[str]:
+    yield from option(daemon.argv, "-a", "--address")
+    for path in option(daemon.argv, "-c", "--config"):
+        try:
+            config = tomllib.loads(read_regular(Path(path)) or "")
+        except tomllib.TOMLDecodeError:
+            continue
+        address = as_text(as_object(config.get("grpc")).get("address"))
+        if address:
+            yield address
 
 
 def list_containers(address: str) -> tuple[Container, ...]:

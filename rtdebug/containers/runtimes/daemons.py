@@ -11,7 +11,7 @@ from rtdebug.host.cgroup import parse_proc_cgroup
 from rtdebug.host.process import namespace_id, pids, read_cmdline, read_comm, read_ids
 from rtdebug.host.text import read_text
 
-_COMMS = frozenset({"dockerd", "containerd-shim", "conmon"})
+_COMMS = frozenset({"dockerd", "containerd", "containerd-shim", "conmon"})
 """As the kernel cuts them: 15 bytes."""
 
 
@@ -28,7 +28,7 @@ class Daemon:
 
 
 def find_daemons(proc: Path) -> tuple[Daemon, ...]:
-    """Every dockerd, containerd-shim and conmon of the host.
+    """Every dockerd, containerd, containerd-shim and conmon of the host.
 
     Any process can call itself so, and what a container's process claims must not tell rtdebug where to look:
     one in another pid namespace is left out, and one with other mounts that lies in a container's cgroup.

@@ -9,7 +9,6 @@ from __future__ import annotations
 import http.client
 import os
 import socket
-import stat
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
@@ -26,6 +25,7 @@ from rtdebug.containers.runtimes.records import (
     parse_records,
 )
 from rtdebug.errors import RtdebugError
+from rtdebug.host.text import is_socket
 
 _UNIX = "unix://"
 _LIMIT_BYTES = 64 << 20
@@ -38,7 +38,7 @@ def find_sockets(
 ) -> tuple[Path, ...]:
     """The sockets of docker daemons here: DOCKER_HOST, the usual places, `dockerd --host`; each once."""
     candidates = (*_from_environment(environ), *_usual_places(host.run), *_from_daemons(daemons))
-    sockets = (path.resolve() for path in candidates if _is_socket(path))
+    sockets = (path.resolve() for path in candidates if is_socket(path))
     return tuple(dict.fromkeys(sockets))
 
 
@@ -90,13 +90,6 @@ def _from_daemons(daemons: Iterable[Daemon]) -> Iterator[Path]:
             for address in option(daemon.argv, "-H", "--host"):
                 if address.startswith(_UNIX):
                     yield Path(address.removeprefix(_UNIX))
-
-
-def _is_socket(path: Path) -> bool:
-    try:
-        return stat.S_ISSOCK(path.stat().st_mode)
-    except OSError:
-        return False
 
 
 class _UnixConnection(http.client.HTTPConnection):

@@ -17,7 +17,7 @@ from rtdebug.containers.runtimes.records import (
     first_text,
     parse_records,
 )
-from rtdebug.host.text import file_kind
+from rtdebug.host.text import file_mode
 
 _STORE_OPTIONS = ("--root", "--runroot", "--tmpdir")
 """Global options of podman that say which store it works on."""
@@ -34,7 +34,7 @@ def find_stores(daemons: Iterable[Daemon], host: HostRoots) -> tuple[Store, ...]
     conmon is told how to call podman when the container ends, and shows it in its arguments.
     """
     default = host.var_lib / "containers" / "storage"
-    used = any(file_kind(default / name) for name in ("libpod", "db.sql"))
+    used = any(file_mode(default / name) is not None for name in ("libpod", "db.sql"))
     stores: list[Store] = [()] if used else []
     for conmon in daemons:
         if _is_podmans(conmon) and conmon.uid == 0 and conmon.shares_mounts:

@@ -10,7 +10,6 @@ import contextlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from stat import S_IFDIR, S_IFREG
 from typing import Literal
 
 from rtdebug.containers.model import Container
@@ -29,7 +28,7 @@ from rtdebug.containers.runtimes.records import (
 )
 from rtdebug.errors import RtdebugError
 from rtdebug.host.process import read_stat
-from rtdebug.host.text import file_kind, read_regular
+from rtdebug.host.text import file_mode, is_dir, read_regular
 
 Tool = Literal["runc", "crun"]
 
@@ -66,7 +65,7 @@ def find_roots(extra: Iterable[Path], daemons: Iterable[Daemon], host: HostRoots
     found: dict[Path, RuncRoot] = {}
     for root in (*_known_roots(host.run), *_daemon_roots(daemons, host), *map(RuncRoot, extra)):
         path = root.path.resolve()
-        if file_kind(path) == S_IFDIR:
+        if is_dir(path):
             found.setdefault(path, RuncRoot(path, root.runtime, root.namespace))
     return tuple(found.values())
 
@@ -75,7 +74,7 @@ def list_root(root: RuncRoot, proc: Path = Path("/proc")) -> tuple[Container, ..
     """The containers under one root, without their cgroups.
 
     Asked of `runc list` or `crun list`. Where the program is missing, hangs or leaves one out, the state
-    files are read instead.
+    files are read instead. Raises RtdebugError if we may not read the root.
     """
     containers: list[Container] = []
     for tool, file_name in _STATE_FILE.items():
@@ -159,9 +158,13 @@ def _state_files(root: Path, file_name: str) -> dict[str, Path]:
     """Container id -> its state file, for every folder in the root that has one."""
     try:
         folders = sorted(root.iterdir())
-    except OSError:
+    except PermissionError:
+        raise RtdebugError("may not be read: run rtdebug as root") from None
+    except OSError:  # removed since we looked
         return {}
-    return {folder.name: folder / file_name for folder in folders if file_kind(folder / file_name) == S_IFREG}
+    return {
+        folder.name: folder / file_name for folder in folders if file_mode(folder / file_name) is not None
+    }
 
 
 def _list_with(tool: Tool, root: RuncRoot, states: Mapping[str, Path], proc: Path) -> tuple[Container, ...]:
@@ -205,7 +208,7 @@ def _status(state: StateFile, folder: Path, proc: Path) -> str:
     stat = None if state.pid is None else read_stat(state.pid, proc)
     if stat is None or stat.state in "ZX" or state.start_ticks not in (None, stat.start_ticks):
         return "stopped"
-    return "created" if file_kind(folder / "exec.fifo") else "running"
+    return "created" if (folder / "exec.fifo").exists() else "running"
 
 
 def _container(record: Record, tool: Tool, root: RuncRoot) -> Container:

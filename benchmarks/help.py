@@ -1,0 +1,25 @@
+"""`rtdebug --help`."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+
+from benchmarks.figure import Figure, Result, interleave
+from benchmarks.tracers import ROOT, python_environment
+
+ROUNDS = 15
+
+
+def measure() -> Result:
+    """Measure it as a user meets it: a new process each time."""
+    taken = interleave(ROUNDS, {"rtdebug --help": _seconds})["rtdebug --help"]
+    return Result((Figure("rtdebug --help", taken, "s", 0.2),), (), "s")
+
+
+def _seconds() -> float:
+    started = time.perf_counter()
+    command = [sys.executable, "-m", "rtdebug", "--help"]
+    subprocess.run(command, cwd=ROOT, env=python_environment(), stdout=subprocess.DEVNULL, check=True)
+    return time.perf_counter() - started

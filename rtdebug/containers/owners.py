@@ -1,0 +1,38 @@
+"""Owners: whose cgroup it is, for a trace of the whole host."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from rtdebug.containers.cgroup_path import parse_cgroup_path
+from rtdebug.containers.model import Container
+from rtdebug.host.cgroup import ancestors
+
+OwnerOf = Callable[[str], Container | None]
+"""From a cgroup's path below the memory hierarchy's root to the container it belongs to."""
+
+
+def owners(containers: Iterable[Container]) -> OwnerOf:
+    """Return who knows the owner of every cgroup: of these containers, else as the path says."""
+    known = {container.cgroup: container for container in containers if container.cgroup not in (None, "/")}
+
+    def owner(cgroup: str) -> Container | None:
+        return next((known[above] for above in ancestors(cgroup) if above in known), None) or owner_by_path(cgroup)
+
+    return owner
+
+
+def owner_by_path(cgroup: str) -> Container | None:
+    """Return what a cgroup's path says of its container: id and runtime, no name."""
+    found = parse_cgroup_path(cgroup)
+    identity = found.container_id or found.lxc_name
+    if found.kind not in ("container", "lxc") or identity is None:
+        return None
+    return Container(
+        id=identity,
+        name=found.lxc_name,
+        runtime=found.runtime,
+        pid=None,
+        status="running",
+        cgroup=found.container_cgroup or cgroup,
+    )
