@@ -92,6 +92,7 @@ def command(
     from rtdebug.containers.owners import owner_by_path, owners
     from rtdebug.errors import UsageProblem
     from rtdebug.host.child import in_child
+    from rtdebug.host.reasons import every_reason
     from rtdebug.live import LiveOptions, LiveTrace, find_again, known_containers
     from rtdebug.render.choose import line_renderer
     from rtdebug.render.escape import escape
@@ -122,29 +123,30 @@ def command(
             notice(note)
         return container
 
-    scope = make_scope(find() if target is not None else None)
-    if pid is not None:
-        check_pid(pid, scope)
-    options = TraceOptions(tuple(dict.fromkeys(events)) or EVENTS, pid, comm, min_bytes, every_call, stack)
-    owner = owners(in_child(known_containers)) if whole_host else owner_by_path
-    session = Session(scope, options, load_schema(), owner)
-    writer = None
-    if record is not None:
-        start = start_here(
-            sys.argv,
-            session.schema,
-            target=scope.container,
-            cgroup_version=scope.hierarchy.version if scope.hierarchy else None,
-            options={name: getattr(options, name) for name in TraceOptions.__slots__},
-        )
-        writer = RecordingWriter(record, start, notice, force=force)
-        session.recorder = writer
-    renderer = line_renderer(output, whole_host)
-    live = LiveOptions(duration_s, interval_s, find_again(find) if follow else None)
-    with session:
-        summary = LiveTrace(session, live, renderer, notice, writer).run(
-            lambda: click.echo(escape(ready_line(scope, options, record)), err=True)
-        )
+    with every_reason():
+        scope = make_scope(find() if target is not None else None)
+        if pid is not None:
+            check_pid(pid, scope)
+        options = TraceOptions(tuple(dict.fromkeys(events)) or EVENTS, pid, comm, min_bytes, every_call, stack)
+        owner = owners(in_child(known_containers)) if whole_host else owner_by_path
+        session = Session(scope, options, load_schema(), owner)
+        writer = None
+        if record is not None:
+            start = start_here(
+                sys.argv,
+                session.schema,
+                target=scope.container,
+                cgroup_version=scope.hierarchy.version if scope.hierarchy else None,
+                options={name: getattr(options, name) for name in TraceOptions.__slots__},
+            )
+            writer = RecordingWriter(record, start, notice, force=force)
+            session.recorder = writer
+        renderer = line_renderer(output, whole_host)
+        live = LiveOptions(duration_s, interval_s, find_again(find) if follow else None)
+        with session:
+            summary = LiveTrace(session, live, renderer, notice, writer).run(
+                lambda: click.echo(escape(ready_line(scope, options, record)), err=True)
+            )
     renderer.summary(summary)
     if record is not None and writer is not None and not writer.stopped:
         click.echo(f"Recorded to {escape(str(record))}; see `rtdebug report {escape(str(record))}`.", err=True)
