@@ -53,7 +53,7 @@ def command(
     Examples:
       rtdebug report incident.rtd
       rtdebug report incident.rtd --event oom_kill --event shm_full
-      rtdebug report incident.rtd -o json | jq 'select(.errno == "ENOSPC")'
+      rtdebug report incident.rtd -o json | jq -r 'select(.event == "shm_full") | .path'
       rtdebug report incident.rtd -o parquet --output-file incident/
     """
     from rtdebug.render.choose import line_renderer

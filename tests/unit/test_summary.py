@@ -224,6 +224,10 @@ def test_golden(utc):  # noqa: F811
 
 def test_losses_are_always_told():
     assert render_summary(summed()) == ["0 events in 10.0 s (0.0/s), 0 failed, 0 lost"]
+
+
+def test_one_event_is_no_plural():
+    assert render_summary(summed(event_line("sigbus")))[0].startswith("1 event in 10.0 s")
     assert "losses not known" in render_summary(summed(lost=None))[0]
     assert "\x1b[1;31m7 lost" in render_summary(summed(lost=7), colour=True)[0]
 
