@@ -15,7 +15,7 @@ import os
 import select
 import sys
 from collections.abc import Sequence
-from typing import NoReturn, TypeGuard, cast
+from typing import NoReturn, TypeGuard
 
 import click
 
@@ -165,9 +165,10 @@ def _make_output_safe() -> None:
         if reconfigure is not None:
             reconfigure(errors="backslashreplace")
     raw = getattr(sys.stdout, "buffer", None)
-    if isinstance(raw, io.FileIO):  # PYTHONUNBUFFERED: a write cut short by a signal or a reader's end goes unnoticed
-        encoding = sys.stdout.encoding
-        cast(io.TextIOWrapper, sys.stdout).detach()
+    if isinstance(raw, io.FileIO) and sys.stdout is sys.__stdout__ is not None:
+        # PYTHONUNBUFFERED: what the kernel took of a write, cut short by a signal, would pass for all of it
+        encoding = sys.__stdout__.encoding
+        sys.__stdout__.detach()
         sys.stdout = io.TextIOWrapper(io.BufferedWriter(raw), encoding, "backslashreplace", write_through=True)
 
 
