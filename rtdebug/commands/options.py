@@ -71,7 +71,10 @@ def event_option() -> Decorator:
 def pid_option() -> Decorator:
     """`--pid PID`, as the host numbers it."""
     return click.option(
-        "--pid", type=click.IntRange(min=1), help="Only this process, by its pid on the host."
+        "--pid",
+        type=click.IntRange(min=1),
+        metavar="PID",
+        help="Only this process, not its children, by its pid on the host.",
     )
 
 
