@@ -92,11 +92,12 @@ def test_each_call_is_in_the_recording(cgroup, every_call, tmp_path) -> None:
         ended = trace.stop()
     report = report_as_nobody(file, tmp_path, "-o", "json")
     assert report.summary == ended.summary
-    assert report.total("madvise") == {"event": "madvise", "count": 60, "failures": 7, "length_bytes": 245760}
+    # those of the workloads are of one page, those that glibc makes for its threads are larger
     lines = report.events("madvise")
-    assert sum(line.get("count", 1) for line in lines) == 60
+    assert sum(line.get("count", 1) for line in lines) == report.total("madvise")["count"] >= 60
+    assert report.total("madvise")["failures"] == 7
     if every_call:
-        assert len(lines) == 60
+        assert len([line for line in lines if line["length_bytes"] == 4096]) == 60
         assert ended.events("madvise", "mmap", "munmap", "brk") == []
         live = [line for line in ended.lines if line["event"] != "summary"]
         rare = {line["event"] for line in live}
