@@ -71,12 +71,14 @@ def test_report_shows_what_the_trace_showed(cgroup, output, tmp_path) -> None:
 @pytest.mark.parametrize("output", ["table", "json"])
 def test_report_of_an_oom_kill(output, tmp_path) -> None:
     file = tmp_path / "recording"
-    with memory_cgroup(limit_bytes=16 * MIB) as cgroup:
-        with Trace(f"cgroup:{cgroup}", "-o", output, "--record", file) as trace:
-            killed = run("oom", 64 * MIB, cgroup=cgroup)
-            assert killed.returncode == -signal.SIGKILL
-            trace.wait_for_output("oom_kill")
-            ended = trace.stop()
+    with (
+        memory_cgroup(limit_bytes=16 * MIB) as cgroup,
+        Trace(f"cgroup:{cgroup}", "-o", output, "--record", file) as trace,
+    ):
+        killed = run("oom", 64 * MIB, cgroup=cgroup)
+        assert killed.returncode == -signal.SIGKILL
+        trace.wait_for_output("oom_kill")
+        ended = trace.stop()
     report = report_as_nobody(file, tmp_path, "-o", output)
     assert (report.returncode, report.stderr) == (0, "")
     assert report.stdout == ended.stdout
