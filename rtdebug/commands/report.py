@@ -25,7 +25,7 @@ LINES_AT_ONCE = 1000
 
 
 @click.command("report")
-@click.argument("file", type=click.Path(path_type=Path))
+@click.argument("file", type=click.Path(readable=False, path_type=Path))
 @output_option("table", "json", "parquet")
 @click.option(
     "--output-file",
@@ -100,7 +100,7 @@ def _show(
         if not summary_only:
             renderer.lines(batch)
     end, lost = recording.end, recording.lost
-    started_ns = recording.start.started_ns
+    started_ns = (end.attached_ns if end else None) or recording.start.started_ns
     return builder.finish(
         started_ns,
         end.ended_ns if end else max(recording.last_ns, started_ns),
