@@ -83,7 +83,7 @@ class LiveTrace:
         self._sink = sink
         self._notice = notice
         self._writer = writer
-        self._summary = SummaryBuilder()
+        self._summary = SummaryBuilder("mmap" in session.options.events)
         self._attached_ns: int | None = None
         self._stop = False
         self._lost_told = 0
@@ -216,6 +216,10 @@ class LiveTrace:
             return False
         if not self._life.may_look(now_ns):
             return True
+        ended = self._session.scope.container
+        if ended is not None and self._life.is_news:
+            self._life.is_news = False
+            self._notice(f"{ended.name or ended.id} has ended: waiting for it to be started again")
         container = self._options.follow()
         if container is None:
             return True
@@ -306,6 +310,8 @@ class _Life:
     def __init__(self, scope: Scope) -> None:
         self._folder: Path | None = scope.folder
         self._over_since_ns: int | None = None
+        self.is_news = True
+        """Nobody was told yet that it ended."""
         self._next_look_ns = 0
         self._pidfd: int | None = None
         self._pid = scope.container.pid if scope.container else None

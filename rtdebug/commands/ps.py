@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import click
@@ -26,11 +27,14 @@ def command(output: str, runc_roots: tuple[Path, ...]) -> None:
     """
     from rtdebug.containers.inventory import list_containers
     from rtdebug.containers.usage import read_usage
+    from rtdebug.errors import HostUnable
     from rtdebug.render.escape import escape
     from rtdebug.render.ps import ps_json, ps_table
 
     inventory = list_containers(runc_roots)
     running = [container for container in inventory.containers if container.is_running]
+    if not running and os.geteuid() != 0:
+        raise HostUnable("no container can be seen", "most runtimes let root alone look: sudo rtdebug ps")
     usages = [read_usage(container, inventory.hierarchy, inventory.host.proc) for container in running]
     if output == "json":
         click.echo(ps_json(usages, inventory.notes), nl=False)

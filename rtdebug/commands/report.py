@@ -92,7 +92,7 @@ def _show(
 ) -> Summary:
     from rtdebug.tracing.summary import SummaryBuilder
 
-    builder = SummaryBuilder()
+    builder = SummaryBuilder(selection.shows("mmap") and "mmap" in recording.start.options.get("events", ("mmap",)))
     lines = recording.totals(selection) if summary_only else recording.lines(selection)
     for batch in _batches(lines):
         for line in batch:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import errno
 import os
 import re
+import stat
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -45,6 +46,12 @@ class KmsgRecord:
     def from_kernel(self) -> bool:
         """False for what a process wrote to /dev/kmsg."""
         return self.facility == FACILITY_KERNEL
+
+
+def _is_kernel_log(fd: int) -> bool:
+    """Whether it is the device mem:kmsg (drivers/char/mem.c): /dev/null would poll readable for ever."""
+    status = os.fstat(fd)
+    return stat.S_ISCHR(status.st_mode) and status.st_rdev == os.makedev(1, 11)
 
 
 def parse_kmsg_record(raw: bytes) -> KmsgRecord:
@@ -119,6 +126,12 @@ class KmsgReader:
                 "run as root with CAP_SYSLOG (kernel.dmesg_restrict) and with /dev/kmsg in place; "
                 "without it an OOM report lacks the kernel's own dump",
             ) from error
+        if not _is_kernel_log(fd):
+            os.close(fd)
+            raise HostUnable(
+                f"{path} is not the kernel log",
+                "some containers have /dev/null in its place; run rtdebug on the host",
+            )
         if not from_start:
             os.lseek(fd, 0, os.SEEK_END)
         return cls(fd)

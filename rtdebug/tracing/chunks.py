@@ -17,6 +17,7 @@ Kinds a reader does not know are skipped.
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 import struct
@@ -99,6 +100,12 @@ def write_all(fd: int, parts: tuple[Buffer, ...]) -> int:
     return total
 
 
+_HINTS = {
+    errno.EACCES: "sudo chown it, or read it as root",
+    errno.ENOENT: "a recording is made by `rtdebug trace TARGET --record FILE`",
+}
+
+
 def open_chunks(path: Path, stop: Callable[[str], object]) -> Iterator[Chunk]:
     """Give the chunks of a recording, the first too, their checksums verified.
 
@@ -114,7 +121,7 @@ def _open(path: Path) -> BinaryIO:
     try:
         fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)  # a FIFO must not hang us
     except OSError as error:
-        hint = "sudo chown it, or read it as root" if isinstance(error, PermissionError) else ""
+        hint = _HINTS.get(error.errno or 0, "")
         raise RtdebugError(f"cannot read {path}: {error.strerror}", hint) from error
     magic = b""
     if stat.S_ISREG(os.fstat(fd).st_mode):

@@ -97,9 +97,13 @@ class Selection:
         """Tell whether every line is taken."""
         return not self.events and self.pid is None
 
+    def shows(self, event: str) -> bool:
+        """Tell whether events of this name can be among the lines."""
+        return not self.events or event in self.events
+
     def takes(self, line: EventLine) -> bool:
         """Tell whether the line is one of them."""
-        return (not self.events or line.event in self.events) and self.pid in (None, line.pid)
+        return self.shows(line.event) and self.pid in (None, line.pid)
 
     def of_calls(self, array: Array, schema: Schema) -> Array:
         """Return the records of the ring `calls` that become one of them."""

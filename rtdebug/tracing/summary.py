@@ -50,8 +50,8 @@ class ProcessTotals:
     container_id: str | None
     container_name: str | None
     events: Mapping[str, Totals]
-    mapped_bytes: int
-    """By mmap, growing brk and growing mremap."""
+    mapped_bytes: int | None
+    """None: nobody asked for mmap events. By mmap, growing brk and growing mremap."""
     still_mapped_bytes: int | None
     """Of these, still mapped at the end; None: not known."""
 
@@ -154,7 +154,9 @@ class _Process:
 class SummaryBuilder:
     """Adds up event lines, single or aggregated (`count`, total `length_bytes`, `failures`)."""
 
-    def __init__(self) -> None:
+    def __init__(self, shows_mappings: bool = True) -> None:
+        """`shows_mappings`: mmap events are among the lines."""
+        self._shows_mappings = shows_mappings
         self._events: dict[str, Totals] = {}
         self._advice: dict[str, Totals] = {}
         self._processes: dict[int, _Process] = {}
@@ -198,10 +200,10 @@ class SummaryBuilder:
         `last_sizes`: sizes as they were seen before the end, for files that grew by writes.
         """
         processes = sorted(
-            (_process_totals(process, still_mapped) for process in self._processes.values()),
+            (_process_totals(process, still_mapped, self._shows_mappings) for process in self._processes.values()),
             # the pid last, for a recording gives them in another order than the trace had
             key=lambda totals: (
-                totals.still_mapped_bytes or 0, totals.mapped_bytes, _calls(totals.events), totals.pid,
+                totals.still_mapped_bytes or 0, totals.mapped_bytes or 0, _calls(totals.events), totals.pid,
             ),
             reverse=True,
         )
@@ -418,14 +420,16 @@ def _largest_first(totals: Mapping[str, Totals]) -> dict[str, Totals]:
     return dict(sorted(totals.items(), key=lambda item: (-item[1].count, item[0])))
 
 
-def _process_totals(process: _Process, still_mapped: Mapping[int, int] | None) -> ProcessTotals:
+def _process_totals(
+    process: _Process, still_mapped: Mapping[int, int] | None, shows_mappings: bool
+) -> ProcessTotals:
     return ProcessTotals(
         pid=process.pid,
         comm=process.comm,
         container_id=process.container_id,
         container_name=process.container_name,
         events=_largest_first(process.events),
-        mapped_bytes=process.mapped_bytes,
+        mapped_bytes=process.mapped_bytes if shows_mappings else None,
         still_mapped_bytes=None if still_mapped is None else still_mapped.get(process.pid),
     )
 

@@ -4,6 +4,7 @@ import errno
 import os
 import select
 import socket
+from pathlib import Path
 
 import pytest
 
@@ -129,3 +130,8 @@ def test_no_kernel_log_is_said_with_its_remedy(tmp_path):
         KmsgReader.open(tmp_path / "kmsg")
     assert "kmsg" in caught.value.message
     assert "dmesg_restrict" in caught.value.hint
+
+
+def test_dev_null_in_its_place_is_no_kernel_log() -> None:
+    with pytest.raises(HostUnable, match="not the kernel log"):
+        KmsgReader.open(Path("/dev/null"))

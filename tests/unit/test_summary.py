@@ -300,3 +300,9 @@ def test_equal_ones_have_an_order_whatever_order_they_came_in(order):
     assert [shared.key.name for shared in found.shared_memory] == sorted(
         (f"/dev/shm/{pid}" for pid in pids), reverse=True
     )
+
+
+def test_what_was_mapped_is_unknown_when_nobody_asked_for_mmap():
+    builder = SummaryBuilder(shows_mappings=False)
+    builder.add(event_line("sigbus"))
+    assert builder.finish(0, 1, 0).processes[0].mapped_bytes is None
