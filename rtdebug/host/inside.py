@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
+import errno
 import os
+import stat
+import struct
 from dataclasses import dataclass
 from pathlib import Path
 
+from rtdebug.host.maps import Mapping
 from rtdebug.host.mounts import read_mountinfo
 
-_SYS_OPENAT2 = 437  # one number on every architecture but alpha (include/uapi/asm-generic/unistd.h)
+_SYS_OPENAT2 = 437  # one number on every architecture but alpha
 _RESOLVE_NO_MAGICLINKS = 0x02
 _RESOLVE_IN_ROOT = 0x10
-
-
-class _OpenHow(ctypes.Structure):
-    """struct open_how, include/uapi/linux/openat2.h."""
-
-    _fields_ = (("flags", ctypes.c_uint64), ("mode", ctypes.c_uint64), ("resolve", ctypes.c_uint64))
+_OPENAT2_TRIES = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,19 +36,50 @@ def open_inside(pid: int, path: str, flags: int, proc: Path = Path("/proc")) -> 
     of /proc are refused: openat2(2), Linux 5.6. Use O_PATH where opening could block or have an effect.
     Raises OSError: no such process or file, or ELOOP for a magic link.
     """
-    root = os.open(proc / str(pid) / "root", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    return open_in_root(proc / str(pid) / "root", path, flags)
+
+
+def open_in_root(root: Path, path: str, flags: int) -> int:
+    """Opens `path` as a process with that root would: no symlink and no `..` leads out (D13).
+
+    `root` is usually /proc/PID/root. Returns a descriptor (close-on-exec); raises OSError, with ENOSYS
+    where there is no openat2(2) (before Linux 5.6).
+    """
+    root_fd = os.open(root, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        how = _OpenHow(flags | os.O_CLOEXEC, 0, _RESOLVE_IN_ROOT | _RESOLVE_NO_MAGICLINKS)
-        libc = ctypes.CDLL(None, use_errno=True)
-        fd: int = libc.syscall(
-            ctypes.c_long(_SYS_OPENAT2), root, os.fsencode(path), ctypes.byref(how), ctypes.sizeof(how)
-        )
-        if fd < 0:
-            number = ctypes.get_errno()
-            raise OSError(number, os.strerror(number), path)
-        return fd
+        for _ in range(_OPENAT2_TRIES):
+            with contextlib.suppress(BlockingIOError):  # EAGAIN: something was renamed on the way
+                return _openat2(root_fd, path, flags, _RESOLVE_IN_ROOT | _RESOLVE_NO_MAGICLINKS)
+        raise BlockingIOError(errno.EAGAIN, "its folders are being renamed", path)
     finally:
-        os.close(root)
+        os.close(root_fd)
+
+
+def open_regular_in_root(root: Path, path: str, inode_id: int | None = None) -> int:
+    """Opens a regular file below `root` for reading, if given only one with this inode number.
+
+    Nothing else is ever opened: a device may act when opened, a FIFO may block; nor does the last part of
+    the path lead elsewhere. Raises OSError, with EINVAL for what is not such a file.
+    """
+    return _reopen(open_in_root(root, path, os.O_PATH | os.O_NOFOLLOW), inode_id)
+
+
+def open_mapped_file(pid: int, mapping: Mapping, proc: Path = Path("/proc")) -> int:
+    """Opens the file behind a mapping for reading, also when it is deleted or in another mount namespace.
+
+    Through /proc/PID/map_files (needs CAP_SYS_ADMIN or CAP_CHECKPOINT_RESTORE), else by its path below
+    /proc/PID/root if what lies there has the same inode number. Only a regular file, as in
+    open_regular_in_root. Raises OSError.
+    """
+    process = proc / str(pid)
+    map_file = process / "map_files" / f"{mapping.start:x}-{mapping.end:x}"
+    try:
+        found = os.open(map_file, os.O_PATH | os.O_CLOEXEC)
+    except OSError:
+        if mapping.deleted or not mapping.path.startswith("/"):
+            raise
+        return open_regular_in_root(process / "root", mapping.path, mapping.inode_id)
+    return _reopen(found, None)
 
 
 def read_dev_shm(pid: int, proc: Path = Path("/proc")) -> TmpfsUsage | None:
@@ -81,3 +112,25 @@ def _fstype_of(fd: int, pid: int, proc: Path) -> str | None:
     mount_id = next((line.split()[1] for line in lines if line.startswith("mnt_id:")), None)
     mounts = read_mountinfo(pid, proc)
     return next((mount.fstype for mount in mounts if str(mount.mount_id) == mount_id), None)
+
+
+def _reopen(found: int, inode_id: int | None) -> int:
+    """A readable descriptor in place of an O_PATH one."""
+    try:
+        status = os.fstat(found)
+        if not stat.S_ISREG(status.st_mode) or inode_id not in (None, status.st_ino):
+            raise OSError(errno.EINVAL, "not the regular file that was meant")
+        return os.open(f"/proc/self/fd/{found}", os.O_RDONLY | os.O_CLOEXEC)
+    finally:
+        os.close(found)
+
+
+def _openat2(dir_fd: int, path: str, flags: int, resolve: int) -> int:
+    how = struct.pack("=QQQ", flags | os.O_CLOEXEC, 0, resolve)  # struct open_how
+    syscall = ctypes.CDLL(None, use_errno=True).syscall
+    syscall.restype = ctypes.c_long
+    fd = syscall(ctypes.c_long(_SYS_OPENAT2), ctypes.c_long(dir_fd), os.fsencode(path), how, ctypes.c_size_t(len(how)))
+    if fd < 0:
+        error = ctypes.get_errno()
+        raise OSError(error, os.strerror(error), path)
+    return int(fd)

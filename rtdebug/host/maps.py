@@ -1,4 +1,4 @@
-"""/proc/PID/maps, smaps and smaps_rollup: what a process has mapped, and opening the files behind it.
+"""/proc/PID/maps, smaps and smaps_rollup: what a process has mapped.
 
 Text is kept as the kernel wrote it (bytes that are not UTF-8 as surrogate escapes): a path comes from
 whoever made the file and may hold blanks, a carriage return or escape sequences.
@@ -8,11 +8,7 @@ Sources: proc_pid_maps(5), proc_pid_smaps(5), fs/proc/task_mmu.c.
 
 from __future__ import annotations
 
-import contextlib
-import errno
-import os
 import re
-import stat
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, fields
 from enum import StrEnum
@@ -29,10 +25,7 @@ __all__ = [
     "ProcessGoneError",
     "SmapsEntry",
     "iter_mappings",
-    "open_in_root",
-    "open_mapped_file",
     "open_maps",
-    "open_regular_in_root",
     "parse_maps",
     "parse_smaps",
     "parse_smaps_rollup",
@@ -351,7 +344,7 @@ def _size_bytes(values: dict[str, str], key: str) -> int | None:
     return int(number) * 1024
 
 
-# Reading and opening ------------------------------------------------------------------------------
+# Reading ------------------------------------------------------------------------------------------
 
 
 def _open_text(pid: int, name: str, proc: Path) -> TextIO:
@@ -374,79 +367,3 @@ def _read_text(pid: int, name: str, proc: Path) -> str:
 
 def _gone(pid: int) -> ProcessGoneError:
     return ProcessGoneError(f"process {pid} is gone", "it exited before it could be read")
-
-
-_SYS_OPENAT2 = 437  # one number on every architecture but alpha
-_RESOLVE_NO_MAGICLINKS = 0x02
-_RESOLVE_IN_ROOT = 0x10
-_OPENAT2_TRIES = 8
-
-
-def open_in_root(root: Path, path: str, flags: int) -> int:
-    """Opens `path` as a process with that root would: no symlink and no `..` leads out (D13).
-
-    `root` is usually /proc/PID/root. Returns a descriptor (close-on-exec); raises OSError, with ENOSYS
-    where there is no openat2(2) (before Linux 5.6).
-    """
-    root_fd = os.open(root, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        for _ in range(_OPENAT2_TRIES):
-            with contextlib.suppress(BlockingIOError):  # EAGAIN: something was renamed on the way
-                return _openat2(root_fd, path, flags, _RESOLVE_IN_ROOT | _RESOLVE_NO_MAGICLINKS)
-        raise BlockingIOError(errno.EAGAIN, "its folders are being renamed", path)
-    finally:
-        os.close(root_fd)
-
-
-def _openat2(dir_fd: int, path: str, flags: int, resolve: int) -> int:
-    import ctypes
-    import struct
-
-    how = struct.pack("=QQQ", flags | os.O_CLOEXEC, 0, resolve)  # struct open_how
-    syscall = ctypes.CDLL(None, use_errno=True).syscall
-    syscall.restype = ctypes.c_long
-    fd = syscall(
-        ctypes.c_long(_SYS_OPENAT2), ctypes.c_long(dir_fd), os.fsencode(path), how, ctypes.c_size_t(len(how))
-    )
-    if fd < 0:
-        error = ctypes.get_errno()
-        raise OSError(error, os.strerror(error), path)
-    return int(fd)
-
-
-def open_regular_in_root(root: Path, path: str, inode_id: int | None = None) -> int:
-    """Opens a regular file below `root` for reading, if given only one with this inode number.
-
-    Nothing else is ever opened: a device may act when opened, a FIFO may block; nor does the last part of
-    the path lead elsewhere. Raises OSError, with EINVAL for what is not such a file.
-    """
-    return _reopen(open_in_root(root, path, os.O_PATH | os.O_NOFOLLOW), inode_id)
-
-
-def open_mapped_file(pid: int, mapping: Mapping, proc: Path = PROC) -> int:
-    """Opens the file behind a mapping for reading, also when it is deleted or in another mount namespace.
-
-    Through /proc/PID/map_files (needs CAP_SYS_ADMIN or CAP_CHECKPOINT_RESTORE), else by its path below
-    /proc/PID/root if what lies there has the same inode number. Only a regular file, as in
-    open_regular_in_root. Raises OSError.
-    """
-    process = proc / str(pid)
-    map_file = process / "map_files" / f"{mapping.start:x}-{mapping.end:x}"
-    try:
-        found = os.open(map_file, os.O_PATH | os.O_CLOEXEC)
-    except OSError:
-        if mapping.deleted or not mapping.path.startswith("/"):
-            raise
-        return open_regular_in_root(process / "root", mapping.path, mapping.inode_id)
-    return _reopen(found, None)
-
-
-def _reopen(found: int, inode_id: int | None) -> int:
-    """A readable descriptor in place of an O_PATH one."""
-    try:
-        status = os.fstat(found)
-        if not stat.S_ISREG(status.st_mode) or inode_id not in (None, status.st_ino):
-            raise OSError(errno.EINVAL, "not the regular file that was meant")
-        return os.open(f"/proc/self/fd/{found}", os.O_RDONLY | os.O_CLOEXEC)
-    finally:
-        os.close(found)

@@ -22,14 +22,13 @@ from typing import Generic, TypeVar
 
 from rtdebug.errors import RtdebugError
 from rtdebug.host.elf import MAX_FUNCTIONS, Elf, ElfError, Names, Symbol, SymbolTable, parse_elf, read_elf
+from rtdebug.host.inside import open_mapped_file, open_regular_in_root
 from rtdebug.host.maps import (
     PROC,
     Mapping,
     MappingKind,
     iter_mappings,
-    open_mapped_file,
     open_maps,
-    open_regular_in_root,
 )
 
 __all__ = ["Frame", "Symbolizer", "parse_perf_map"]

@@ -9,13 +9,12 @@ from typing import Any
 import pytest
 import yaml
 
+from rtdebug.host.inside import open_in_root, open_mapped_file
 from rtdebug.host.maps import (
     MappingKind,
     MapsError,
     MemoryUse,
     ProcessGoneError,
-    open_in_root,
-    open_mapped_file,
     parse_maps,
     parse_smaps,
     parse_smaps_rollup,
