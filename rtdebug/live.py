@@ -90,7 +90,7 @@ class LiveTrace:
         self._compat_told: set[int] = set()
         self._oom = OomWatch(session.scope.hierarchy, session.decoder.processes, mmap.PAGESIZE)
         self._life = _Life(session.scope)
-        self._naming: Child[tuple[Container, ...]] | None = None
+        self._names = _Names(session)
         self._linked = _Linked(session.scope)
 
     def run(self, ready: Callable[[], object]) -> Summary:
@@ -138,8 +138,8 @@ class LiveTrace:
                 lines += self._session.aggregated()
                 self._tell_news()
                 self._session.keep_time()
-                self._learn_names()
                 next_ns = max(next_ns + interval_ns, now_ns)
+            self._names.look(now_ns)
             self._linked.look(now_ns, alarm=any(line.event in _ALARMS for line in lines))
             self._show(lines)
             if end_ns is not None and now_ns >= end_ns:
@@ -191,16 +191,6 @@ class LiveTrace:
         for pid in self._session.compat_pids - self._compat_told:
             self._compat_told.add(pid)
             self._notice(f"process {pid} runs a 32-bit program: its system calls are not decoded")
-
-    def _learn_names(self) -> None:
-        """The whole host is traced: a child asks for the names of new containers, for a runtime may be slow."""
-        if self._naming is not None and self._naming.is_done():
-            with contextlib.suppress(RtdebugError):
-                self._session.name_owners(owners(self._naming.result()))
-            self._naming = None
-        if self._naming is None and self._session.has_new_cgroups:
-            self._session.has_new_cgroups = False
-            self._naming = Child(known_containers)
 
     # --- the container's life ---
 
@@ -285,6 +275,36 @@ class LiveTrace:
                 signal.signal(number, handler)
             os.close(read_fd)
             os.close(write_fd)
+
+
+class _Names:
+    """The whole host is traced: a child asks the runtimes for new containers, for one of them may be slow.
+
+    A cgroup is made before its runtime says anything of the container, so there is a second look later. A host
+    where cgroups come and go all the time is asked seldom: a look takes a twentieth of the time at most.
+    """
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._child: Child[tuple[Container, ...]] | None = None
+        self._began_ns = 0
+        self._next_ns = 0
+        self._looks = 0
+
+    def look(self, now_ns: int) -> None:
+        """Begin a look if one is due, or take its answer."""
+        if self._session.has_new_cgroups:
+            self._session.has_new_cgroups = False
+            self._looks = 2
+        if self._child is not None and self._child.is_done():
+            with contextlib.suppress(RtdebugError):
+                self._session.name_owners(owners(self._child.result()))
+            self._child = None
+            self._next_ns = now_ns + max(_S, 20 * (now_ns - self._began_ns))
+        if self._child is None and self._looks and now_ns >= self._next_ns:
+            self._looks -= 1
+            self._began_ns = now_ns
+            self._child = Child(known_containers)
 
 
 class _Linked:

@@ -79,7 +79,7 @@ class Session:
     def __init__(self, scope: Scope, options: TraceOptions, schema: Schema, owner: OwnerOf = owner_by_path) -> None:
         self.scope = scope
         self.has_new_cgroups = False
-        """The whole host is traced, and a cgroup was made whose owner's name is not known yet."""
+        """The whole host is traced, and there is a new cgroup whose owner or name is not known (the caller clears it)."""
         self._owner = owner
         self.options = options
         self.schema = schema
@@ -179,7 +179,6 @@ class Session:
     def name_owners(self, owner: OwnerOf) -> None:
         """Take names that were found out later than a container's first event."""
         self._owner = owner
-        self.has_new_cgroups = False
         for memcg_id, cgroup in self.decoder.processes.cgroups.items():
             container = owner(cgroup)
             if container is not None and container != self.decoder.processes.container_of(memcg_id):
@@ -364,7 +363,7 @@ class Session:
             container = self._owner(cgroup)
             if container is not None:
                 self._learn(place_entry(int(record["cgroup_id"]), Place(cgroup, container)))
-                self.has_new_cgroups |= container.name is None
+            self.has_new_cgroups |= container is None or container.name is None
 
     def _note_kills(self, array: Array) -> None:
         for raw in array[array["header"]["event"] == self.schema.event_ids["oom_kill"]]:
