@@ -39,6 +39,7 @@ _CALLS_NS = 10 * _MS
 """Calls are drained so often: they do not wake us (their ring of 8 MiB fills in about 100 ms at full speed)."""
 _FULL_SHARE = 0.1
 """A ring of calls that is fuller than this after draining is drained again at once."""
+_LINES_AT_ONCE = 256
 _GRACE_NS = 400 * _MS
 """After the container's end: its last processes exit, and the kernel log of a kill comes in."""
 _LINKED_NS = 5 * _S
@@ -80,7 +81,7 @@ class LiveTrace:
     ) -> None:
         self._session = session
         self._options = options
-        self._sink = sink
+        self._sink: Sink | None = sink
         self._notice = notice
         self._writer = writer
         self._summary = SummaryBuilder("mmap" in session.options.events)
@@ -134,8 +135,9 @@ class LiveTrace:
             poller.poll(self._timeout_ms(time.monotonic_ns(), end_ns, next_ns))
             now_ns = time.monotonic_ns()
             lines = self._drain(now_ns)
-            if now_ns >= next_ns:
+            if now_ns >= next_ns or self._session.aggregates_are_due():
                 lines += self._session.aggregated()
+            if now_ns >= next_ns:
                 self._tell_news()
                 self._session.keep_time()
                 next_ns = max(next_ns + interval_ns, now_ns)
@@ -176,8 +178,14 @@ class LiveTrace:
         self._session.summary_calls.clear()
         for line in lines:
             self._summary.add(line)
-        if lines:
-            self._sink.lines(lines)
+        for start in range(0, len(lines), _LINES_AT_ONCE):
+            if self._sink is None:
+                return
+            try:
+                self._sink.lines(lines[start : start + _LINES_AT_ONCE])
+            except OSError:
+                self._sink = None  # whatever else is to be shown: it would fail again, and there is a recording to end
+                raise
 
     def _tell_news(self) -> None:
         lost = self._session.lost()
@@ -227,10 +235,12 @@ class LiveTrace:
         """Detach, take what is left, finish the recording, add up."""
         self._session.detach()
         now_ns = time.monotonic_ns()
-        lines = [*self._drain_all(now_ns), *self._session.aggregated()]
-        lines += self._report_lines(self._oom.finish(now_ns))
-        with contextlib.suppress(BrokenPipeError):  # told already, when it was met first
-            self._show(lines)
+        broken: OSError | None = None
+        for lines in self._last_lines(now_ns):
+            try:
+                self._show(lines)
+            except OSError as error:
+                broken = error
         lost = self._session.lost()
         # who has exited has nothing mapped; a pid that lives again has its new owner's
         mapped = dict.fromkeys(self._session.exited_pids, 0) | still_mapped_bytes(self._session.first_vm_bytes)
@@ -241,14 +251,15 @@ class LiveTrace:
             self._writer.lost(lost)
             self._writer.end(End(ended_ns, lost, mapped, linked, last_sizes, attached_ns=self._attached_ns))
             self._writer.close()
+        if broken is not None:
+            raise broken
         attached_ns = self._attached_ns or ended_ns
         return self._summary.finish(attached_ns, ended_ns, sum(lost.values()), mapped, linked, last_sizes)
 
-    def _drain_all(self, now_ns: int) -> list[EventLine]:
-        lines = self._drain(now_ns)
-        while more := self._drain(now_ns):
-            lines += more
-        return lines
+    def _last_lines(self, now_ns: int) -> Iterator[list[EventLine]]:
+        while lines := self._drain(now_ns):
+            yield lines
+        yield self._session.aggregated() + self._report_lines(self._oom.finish(now_ns))
 
     @contextlib.contextmanager
     def _stop_on_signals(self) -> Iterator[int]:

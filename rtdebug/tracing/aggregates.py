@@ -23,6 +23,11 @@ class AggregateReader:
         self._known: dict[bytes, tuple[int, int]] = {}
         self._leaving: set[int] = set()
 
+    @property
+    def leaving(self) -> int:
+        """How many processes are to be forgotten at the next read."""
+        return len(self._leaving)
+
     def forget(self, pid: int) -> None:
         """Free the entries of a process that has exited, after they were read once more."""
         self._leaving.add(pid)

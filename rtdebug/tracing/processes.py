@@ -18,8 +18,8 @@ from rtdebug.tracing.schema import text_of
 MAX_VERSIONS = 8
 """Versions kept of one pid: execs and renames within the time a ring is drained."""
 
-MAX_EXITED = 4096
-"""Exited processes that are remembered."""
+MAX_EXITED = 2048
+"""Exited processes that are remembered: more than exit between two looks at what was added up for them."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -49,7 +49,10 @@ AGGREGATE_BYTES = 8 << 20
 STACKS = 16384
 STACK_DEPTH = 127
 """Frames of a stack: PERF_MAX_STACK_DEPTH."""
-_MAX_PENDING_CALLS = 1 << 16
+_CALLS_AT_ONCE = 1024
+"""Calls that are shown one by one become lines in such portions, for a line takes a thousand bytes."""
+_MANY_LEAVING = 1024
+"""So many exited processes wait for the last look at what was added up for them, and no more."""
 _TRACED, _TRACED_COMPAT, _TRACED_RUNTIME = 1, 2, 3
 """enum traced_state of bpf/common.h."""
 
@@ -79,7 +82,7 @@ class Session:
     def __init__(self, scope: Scope, options: TraceOptions, schema: Schema, owner: OwnerOf = owner_by_path) -> None:
         self.scope = scope
         self.has_new_cgroups = False
-        """The whole host is traced, and there is a new cgroup whose owner or name is not known (the caller clears it)."""
+        """The whole host is traced, and a new cgroup has an owner or a name not known yet (the caller clears it)."""
         self._owner = owner
         self.options = options
         self.schema = schema
@@ -264,7 +267,7 @@ class Session:
 
         With a recorder the calls go to it alone (they may be millions) and into `summary_calls`.
         """
-        waiting = min(self._calls_ring.waiting(), _MAX_PENDING_CALLS if self.recorder is None else 1 << 30)
+        waiting = min(self._calls_ring.waiting(), _CALLS_AT_ONCE if self.recorder is None else 1 << 30)
         lines: list[EventLine] = []
         # the events first, up to now at least: a call's process is known before the call is decoded
         for view in self._events_ring.views():
@@ -302,6 +305,10 @@ class Session:
         self.summary_calls += self.decoder.aggregates(time.monotonic_ns(), counts)
         self.summary_calls += self.decoder.calls(single)
 
+    def aggregates_are_due(self) -> bool:
+        """Say whether aggregated() must not wait: the table of the kernel and that of processes have an end."""
+        return self._aggregates.leaving >= _MANY_LEAVING
+
     def aggregated(self) -> list[EventLine]:
         """Take what was added up in the kernel since the last time."""
         if self.options.every_call:
@@ -336,7 +343,8 @@ class Session:
                 self.first_vm_bytes.pop(pid, None)
                 self.exited_pids.append(pid)
                 self.compat_pids.discard(pid)
-                self._aggregates.forget(pid)
+                if not self.options.every_call:
+                    self._aggregates.forget(pid)
             elif event != ids["process_comm"]:
                 self._tell_symbolizer(event, pid, int(record["parent_pid"]))
                 self.first_vm_bytes[pid] = int(record["total_vm_pages"]) * mmap.PAGESIZE
