@@ -58,7 +58,7 @@ static __always_inline void emit_shm_full(void *ctx, struct config *cfg, struct 
 	if (file) {
 		fill_tmpfs(e, KREAD(file, f_inode), KREAD(file, f_path.dentry));
 	} else {
-		long length = bpf_probe_read_user_str(e->name, sizeof(e->name), user_path);
+		long length = read_user_str(e->name, sizeof(e->name), user_path);
 
 		if (length <= 9 || !starts_with_dev_shm(e->name)) {
 			events.ringbuf_discard(e, BPF_RB_NO_WAKEUP);
