@@ -44,6 +44,13 @@ enum {
 #error "rtdebug knows the system call convention of x86-64 and arm64 only"
 #endif
 
+/* --- reading user memory: by a name that bcc does not know. At each bpf_probe_read_user it reads all of
+ * /proc/kallsyms, to see whether the kernel has it: a quarter of the compile time. Numbers: enum bpf_func_id of
+ * include/uapi/linux/bpf.h; commit 6ae08ae3dea2 ("bpf: Add probe_read_{user, kernel} and probe_read_{user,
+ * kernel}_str helpers"), in v5.5. --- */
+static long (*read_user)(void *to, u32 size, const void *from) = (void *)112;
+static long (*read_user_str)(void *to, u32 size, const void *from) = (void *)114;
+
 /* --- 32-bit programs: exec sets the size of their address space; the thread flags for it move between kernels --- */
 static __always_inline bool is_compat(struct task_struct *task)
 {

@@ -41,7 +41,7 @@ static __always_inline void emit_process(u32 event, struct task_struct *task, u6
 		if (length > CMDLINE_LEN - 1)
 			length = CMDLINE_LEN - 1;
 		length &= CMDLINE_LEN - 1;
-		if (!bpf_probe_read_user(e->cmdline, length, (void *)start))
+		if (!read_user(e->cmdline, length, (void *)start))
 			e->cmdline_bytes = length;
 	}
 	events.ringbuf_submit(e, 0);
