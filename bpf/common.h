@@ -86,14 +86,24 @@ static __always_inline bool wants(struct config *cfg, u32 event)
 	return cfg->events & BIT(event);
 }
 
+static __always_inline bool is_comm(struct config *cfg, const char *comm)
+{
+	u64 words[COMM_LEN / 8];
+
+	if (!cfg->comm[0])
+		return true;
+	__builtin_memcpy(words, comm, sizeof(words));
+	return words[0] == cfg->comm[0] && words[1] == cfg->comm[1];
+}
+
 static __always_inline bool comm_matches(struct config *cfg)
 {
-	u64 comm[COMM_LEN / 8] = {};
+	char comm[COMM_LEN] = {};
 
 	if (!cfg->comm[0])
 		return true;
 	bpf_get_current_comm(comm, sizeof(comm));
-	return comm[0] == cfg->comm[0] && comm[1] == cfg->comm[1];
+	return is_comm(cfg, comm);
 }
 
 static __always_inline s32 user_stack_id(void *ctx, struct config *cfg)

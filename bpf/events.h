@@ -63,7 +63,7 @@ struct call_event {
 	__u32 old_length_pages;  /* mremap only */
 	__s32 stack_id;          /* negative: none taken */
 	__u16 event;             /* enum event_type */
-	__u8 advice;             /* madvise, process_madvise: MADV_x */
+	__u8 advice;             /* madvise, process_madvise: MADV_x; 0xff: a number that no byte holds */
 	__u8 prot;               /* mmap: PROT_x */
 };
 
@@ -130,9 +130,9 @@ struct shm_file_event {
 	__u32 memfd;                 /* 1: ftruncate of a memfd */
 	__u32 user_path;             /* 1: `name` is the path the process passed (the call failed or unlinked) */
 	__s32 stack_id;
-	__u32 padding;
+	__u32 deeper;                /* 1: `grandparent` is itself in a directory of the tmpfs that is not told */
 	char name[NAME_LEN];
-	char parent[PARENT_LEN];     /* directory in the tmpfs, "" at its root */
+	char parent[PARENT_LEN];     /* directory in the tmpfs, "" at its root; of a relative path: where it begins */
 	char grandparent[PARENT_LEN];
 };
 
@@ -169,8 +169,10 @@ struct tmpfs_event {
 	__s32 stack_id;
 	__u32 tmpfs;                 /* 1: the file lies in a tmpfs (POSIX shm, SysV, memfd, tmpfs mount) */
 	__u32 by_fault;              /* shm_full: 1 found by a page fault, not by a call */
-	char name[NAME_LEN];         /* of the file, or of the path a call failed on */
-	char parent[PARENT_LEN];
+	__u32 at_shm;                /* 1: that tmpfs is mounted at a place called shm */
+	__u32 deeper;                /* 1: `parent` is itself in a directory of the tmpfs that is not told */
+	char name[NAME_LEN];         /* of the file, or the path a call failed on */
+	char parent[PARENT_LEN];     /* of a relative path: where it begins */
 };
 
 /* One cgroup on the way from the victim's to the root, at the moment of the kill. */

@@ -3,6 +3,11 @@
 #ifndef RTDEBUG_FILE_H
 #define RTDEBUG_FILE_H
 
+#ifndef S_IFMT
+#define S_IFMT 00170000
+#define S_IFREG 0100000
+#endif
+
 static __always_inline struct file *file_of(s32 fd)
 {
 	struct task_struct *task = (struct task_struct *)bpf_get_current_task();
@@ -32,19 +37,33 @@ static __always_inline u32 device_of(struct super_block *sb)
 	return KREAD(sb, s_dev);
 }
 
+static __always_inline bool is_root(struct dentry *dentry)
+{
+	return dentry == KREAD(dentry, d_parent);
+}
+
+/* Mounts on top of one another at the same place, of which the last one counts (`mount -t tmpfs tmpfs /dev/shm`). */
+#define STACKED_MOUNTS 4
+
 /* A tmpfs whose mount point is called "shm": /dev/shm of a container, of a pod (emptyDir) or of the host. */
 static __always_inline bool is_shm_path(const struct path *path)
 {
 	struct mount *mount = CONTAINER_OF(KREAD(path, mnt), struct mount, mnt);
 	struct dentry *mountpoint = KREAD(mount, mnt_mountpoint);
 	struct dentry *dentry = KREAD(path, dentry);
-	const unsigned char *name = KREAD(mountpoint, d_name.name);
 	struct super_block *sb = KREAD(dentry, d_sb);
 	char shm[4] = {};
 
 	if (!is_tmpfs(sb))
 		return false;
-	bpf_probe_read_kernel_str(shm, sizeof(shm), name);
+#pragma unroll
+	for (int i = 1; i < STACKED_MOUNTS; i++) {
+		if (is_root(mountpoint)) {   /* mounted on another mount's root */
+			mount = KREAD(mount, mnt_parent);
+			mountpoint = KREAD(mount, mnt_mountpoint);
+		}
+	}
+	bpf_probe_read_kernel_str(shm, sizeof(shm), KREAD(mountpoint, d_name.name));
 	return shm[0] == 's' && shm[1] == 'h' && shm[2] == 'm' && !shm[3];
 }
 
@@ -53,7 +72,13 @@ static __always_inline bool is_regular(struct file *file)
 {
 	struct inode *inode = KREAD(file, f_inode);
 
-	return (KREAD(inode, i_mode) & 0170000) == 0100000;   /* S_IFMT, S_IFREG */
+	return (KREAD(inode, i_mode) & S_IFMT) == S_IFREG;
+}
+
+/* Not what only lies in one: devtmpfs is a tmpfs, and /dev/full in it a device. */
+static __always_inline bool is_tmpfs_file(struct file *file)
+{
+	return is_regular(file) && is_tmpfs(super_block_of(KREAD(file, f_inode)));
 }
 
 static __always_inline bool is_memfd(struct file *file)
@@ -76,7 +101,6 @@ static __always_inline void read_name(char *name, u32 size, struct dentry *dentr
 	if (dentry && dentry != parent)
 		bpf_probe_read_kernel_str(name, size, KREAD(dentry, d_name.name));
 }
-
 
 /* The name of a memfd, without its "memfd:": its dentry has no parent. */
 static __always_inline void read_memfd_name(char *name, u32 size, struct dentry *dentry)

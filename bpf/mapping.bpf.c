@@ -2,6 +2,7 @@
 /* mmap, munmap, mremap, brk, madvise, process_madvise: what comes by the million. */
 
 #define MAP_FAILED_FROM (-4095L)
+#define NO_ADVICE 0xff
 
 struct call {
 	u64 address;
@@ -100,6 +101,12 @@ static __always_inline u64 brk_change(u64 end)
 	return change;
 }
 
+/* MADV_x, in one byte; what is no advice of any kernel must not be taken for one by its low byte. */
+static __always_inline u8 advice_of(u64 argument)
+{
+	return (u32)argument < NO_ADVICE ? argument : NO_ADVICE;
+}
+
 /* The process a pidfd stands for, in the host's pid namespace. */
 static __always_inline u32 pid_of_pidfd(s32 fd)
 {
@@ -124,7 +131,7 @@ static __always_inline bool on_mapping_call(void *ctx, struct config *cfg, struc
 		call.event = EVENT_MADVISE;
 		call.address = ARG1(regs);
 		call.length_bytes = ARG2(regs);
-		call.advice = ARG3(regs);
+		call.advice = advice_of(ARG3(regs));
 		break;
 	case NR_mmap:
 		call.event = EVENT_MMAP;
@@ -154,7 +161,7 @@ static __always_inline bool on_mapping_call(void *ctx, struct config *cfg, struc
 		call.event = EVENT_PROCESS_MADVISE;
 		call.address = 0;
 		call.length_bytes = failed(ret) ? 0 : ret;
-		call.advice = ARG4(regs);
+		call.advice = advice_of(ARG4(regs));
 		if (wants(cfg, EVENT_PROCESS_MADVISE))
 			call.flags = pid_of_pidfd(ARG1(regs));
 		break;

@@ -47,7 +47,7 @@ int on_mark_victim(u64 *ctx)
 	struct mm_struct *mm;
 	struct oom_event *e;
 
-	if (!cfg)
+	if (!cfg || !wants(cfg, EVENT_OOM_KILL))
 		return 0;
 #ifdef HAS_TASK_ARG_mark_victim
 	victim = (struct task_struct *)ctx[0];
@@ -68,6 +68,10 @@ int on_mark_victim(u64 *ctx)
 	e->order = -1;
 	if (victim) {
 		fill_header_of(&e->header, EVENT_OOM_KILL, victim);
+		if (!is_comm(cfg, e->header.comm)) {
+			events.ringbuf_discard(e, BPF_RB_NO_WAKEUP);
+			return 0;
+		}
 		mm = KREAD(victim, mm);
 		signal = KREAD(victim, signal);
 		cred = KREAD(victim, real_cred);

@@ -33,16 +33,26 @@ static __always_inline bool starts_with_dev_shm(const char *path)
 	return true;
 }
 
-/* Where a relative path begins: the directory's descriptor, or the working directory. */
-static __always_inline bool begins_in_shm(s32 directory_fd)
+/* The directory in a /dev/shm where a relative path begins: a descriptor's, or the working directory; else NULL. */
+static __always_inline struct dentry *begins_in_shm(s32 directory_fd)
 {
 	struct task_struct *task = (struct task_struct *)bpf_get_current_task();
 	struct fs_struct *fs = KREAD(task, fs);
+	struct file *file = directory_fd == AT_FDCWD ? NULL : file_of(directory_fd);
+	const struct path *path = file ? &file->f_path : &fs->pwd;
 
-	if (directory_fd == AT_FDCWD)
-		return is_shm_path(&fs->pwd);
-	struct file *file = file_of(directory_fd);
-	return file && is_shm_path(&file->f_path);
+	if ((directory_fd != AT_FDCWD && !file) || !is_shm_path(path))
+		return NULL;
+	return KREAD(path, dentry);
+}
+
+static __always_inline void read_folders(struct shm_file_event *e, struct dentry *folder)
+{
+	struct dentry *above = KREAD(folder, d_parent);
+
+	read_name(e->parent, sizeof(e->parent), folder);
+	read_name(e->grandparent, sizeof(e->grandparent), above);
+	e->deeper = !is_root(KREAD(above, d_parent));
 }
 
 static __always_inline void emit_shm_file(void *ctx, struct config *cfg, struct shm_call *call)
@@ -74,7 +84,7 @@ static __always_inline void emit_shm_file(void *ctx, struct config *cfg, struct 
 	e->memfd = memfd;
 	e->user_path = 0;
 	e->stack_id = user_stack_id(ctx, cfg);
-	e->padding = 0;
+	e->deeper = 0;
 	e->name[0] = e->parent[0] = e->grandparent[0] = 0;
 	if (call->file) {
 		struct dentry *dentry = KREAD(call->file, f_path.dentry);
@@ -91,23 +101,35 @@ static __always_inline void emit_shm_file(void *ctx, struct config *cfg, struct 
 			read_memfd_name(e->name, sizeof(e->name), dentry);
 		} else {
 			read_name(e->name, sizeof(e->name), dentry);
-			dentry = KREAD(dentry, d_parent);
-			read_name(e->parent, sizeof(e->parent), dentry);
-			dentry = KREAD(dentry, d_parent);
-			read_name(e->grandparent, sizeof(e->grandparent), dentry);
+			read_folders(e, KREAD(dentry, d_parent));
 		}
 	} else {
 		long length = bpf_probe_read_user_str(e->name, sizeof(e->name), call->user_path);
 		bool named = length > 9 && starts_with_dev_shm(e->name);
+		struct dentry *folder = NULL;
 
 		e->user_path = 1;
-		if (!named && !(length > 1 && e->name[0] != '/' && begins_in_shm(call->directory_fd)) &&
-		    call->event != EVENT_MEMFD_CREATE) {
+		if (length > 1 && e->name[0] != '/' && call->event != EVENT_MEMFD_CREATE)
+			folder = begins_in_shm(call->directory_fd);
+		if (folder) {
+			read_folders(e, folder);
+		} else if (!named && call->event != EVENT_MEMFD_CREATE) {
 			events.ringbuf_discard(e, BPF_RB_NO_WAKEUP);
 			return;
 		}
 	}
 	events.ringbuf_submit(e, 0);
+}
+
+/* The size of the System V segment that is attached at an address; its file has just that length (ipc/shm.c: newseg). */
+static __always_inline u64 segment_bytes(u64 address)
+{
+	struct task_struct *task = (struct task_struct *)bpf_get_current_task();
+	struct vm_area_struct *vma = mapping_at(KREAD(task, mm), address);
+	struct file *file = KREAD(vma, vm_file);
+	struct inode *inode = KREAD(file, f_inode);
+
+	return KREAD(inode, i_size);
 }
 
 static __always_inline void emit_sysv(void *ctx, struct config *cfg, struct pt_regs *regs, u32 id, s64 ret)
@@ -137,6 +159,7 @@ static __always_inline void emit_sysv(void *ctx, struct config *cfg, struct pt_r
 	case EVENT_SHMAT:
 		e->shm_id = ARG1(regs);
 		e->address = failed(ret) ? ARG2(regs) : ret;
+		e->length_bytes = failed(ret) ? 0 : segment_bytes(ret);
 		e->flags = ARG3(regs);
 		break;
 	case EVENT_SHMDT:

@@ -4,19 +4,25 @@
 #define ENOSPC 28
 #define SIGBUS 7
 
-static __always_inline void fill_tmpfs(struct tmpfs_event *e, struct inode *inode, struct dentry *dentry)
+static __always_inline void fill_tmpfs(struct tmpfs_event *e, struct file *file)
 {
+	struct inode *inode = KREAD(file, f_inode);
+	struct dentry *dentry = KREAD(file, f_path.dentry);
+	struct dentry *folder = KREAD(dentry, d_parent);
 	struct super_block *sb = super_block_of(inode);
 
 	e->inode_id = KREAD(inode, i_ino);
 	e->file_length_bytes = KREAD(inode, i_size);
 	e->device_id = device_of(sb);
-	read_name(e->name, sizeof(e->name), dentry);
-	read_name(e->parent, sizeof(e->parent), KREAD(dentry, d_parent));
-	if (is_tmpfs(sb)) {
+	/* memfds and SysV segments lie in no directory: their names are what /proc/PID/maps shows */
+	bpf_probe_read_kernel_str(e->name, sizeof(e->name), KREAD(dentry, d_name.name));
+	read_name(e->parent, sizeof(e->parent), folder);
+	e->deeper = !is_root(KREAD(folder, d_parent));
+	if (is_tmpfs_file(file)) {
 		struct shmem_sb_info *info = (struct shmem_sb_info *)KREAD(sb, s_fs_info);
 
 		e->tmpfs = 1;
+		e->at_shm = is_shm_path(&file->f_path);
 		e->size_pages = KREAD(info, max_blocks);
 		e->used_pages = KREAD(info, used_blocks.count);
 		e->size_inodes = KREAD(info, max_inodes);
@@ -37,18 +43,14 @@ static __always_inline struct tmpfs_event *reserve_tmpfs_event(u32 event)
 }
 
 static __always_inline void emit_shm_full(void *ctx, struct config *cfg, struct file *file, u32 id, u64 length_bytes,
-					  const char *user_path)
+					  const char *user_path, s32 directory_fd)
 {
 	struct tmpfs_event *e;
 
 	if (!wants(cfg, EVENT_SHM_FULL) || !comm_matches(cfg))
 		return;
-	if (file) {
-		struct inode *inode = KREAD(file, f_inode);
-
-		if (!is_tmpfs(super_block_of(inode)))
-			return;
-	}
+	if (file && !is_tmpfs_file(file))
+		return;
 	e = reserve_tmpfs_event(EVENT_SHM_FULL);
 	if (!e)
 		return;
@@ -56,11 +58,16 @@ static __always_inline void emit_shm_full(void *ctx, struct config *cfg, struct 
 	e->length_bytes = length_bytes;
 	e->stack_id = user_stack_id(ctx, cfg);
 	if (file) {
-		fill_tmpfs(e, KREAD(file, f_inode), KREAD(file, f_path.dentry));
+		fill_tmpfs(e, file);
 	} else {
 		long length = bpf_probe_read_user_str(e->name, sizeof(e->name), user_path);
+		struct dentry *folder = length > 1 && e->name[0] != '/' ? begins_in_shm(directory_fd) : NULL;
 
-		if (length <= 9 || !starts_with_dev_shm(e->name)) {
+		if (folder) {
+			e->at_shm = 1;
+			read_name(e->parent, sizeof(e->parent), folder);
+			e->deeper = !is_root(KREAD(folder, d_parent));
+		} else if (length <= 9 || !starts_with_dev_shm(e->name)) {
 			events.ringbuf_discard(e, BPF_RB_NO_WAKEUP);
 			return;
 		}
@@ -73,6 +80,7 @@ static __always_inline void on_enospc(void *ctx, struct config *cfg, struct pt_r
 {
 	const char *user_path = NULL;
 	struct file *file = NULL;
+	s32 directory_fd = AT_FDCWD;
 	u64 length_bytes = 0;
 	s32 fd = -1;
 
@@ -100,6 +108,7 @@ static __always_inline void on_enospc(void *ctx, struct config *cfg, struct pt_r
 	case NR_openat:
 	case NR_openat2:
 	case NR_mkdirat:
+		directory_fd = ARG1(regs);
 		user_path = (const char *)ARG2(regs);
 		break;
 #ifdef HAS_LEGACY_PATH_CALLS
@@ -117,7 +126,7 @@ static __always_inline void on_enospc(void *ctx, struct config *cfg, struct pt_r
 		if (!file)
 			return;
 	}
-	emit_shm_full(ctx, cfg, file, id, length_bytes, user_path);
+	emit_shm_full(ctx, cfg, file, id, length_bytes, user_path, directory_fd);
 }
 
 /* signal_generate(sig, info, task, group, result) */
@@ -158,7 +167,7 @@ int on_sigbus(u64 *ctx)
 		file = KREAD(vma, vm_file);
 		if (file) {
 			e->file_offset_bytes = KREAD(vma, vm_pgoff) * PAGE_SIZE + (address - e->mapping_start);
-			fill_tmpfs(e, KREAD(file, f_inode), KREAD(file, f_path.dentry));
+			fill_tmpfs(e, file);
 			tmpfs_full = e->tmpfs && e->file_offset_bytes < e->file_length_bytes;
 		}
 	}

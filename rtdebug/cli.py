@@ -10,6 +10,7 @@ import contextlib
 import difflib
 import errno
 import importlib
+import io
 import os
 import select
 import sys
@@ -97,6 +98,7 @@ def run(args: Sequence[str], group: click.Group | None = None) -> int:
     0 done, 1 failed while running, 2 wrong usage, 3 this host cannot do it, 4 no such container, 130
     interrupted. A reader of standard output that went away is no error: 0.
     """
+    _open_missing_streams()
     _make_output_safe()
     try:
         code = _invoke(list(args), group or cli)
@@ -139,12 +141,35 @@ def _invoke(args: list[str], group: click.Group) -> int:
     return 0
 
 
+def _open_missing_streams() -> None:
+    """A closed standard stream (`>&-`) becomes /dev/null: else the next file opened, a recording or a BPF map,
+    would take its number, and what is written to the stream.
+    """
+    for fd, name, mode in ((0, "stdin", "r"), (1, "stdout", "w"), (2, "stderr", "w")):
+        try:
+            os.fstat(fd)
+        except OSError:
+            null = os.open(os.devnull, os.O_RDWR)  # the lowest free number: mostly `fd` itself
+            os.dup2(null, fd)
+            if null != fd:
+                os.close(null)
+            os.set_inheritable(fd, True)
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(fd, mode, closefd=False))  # noqa: SIM115 - for as long as we live
+
+
 def _make_output_safe() -> None:
     """What the terminal's encoding lacks comes out as `\\u2026`, never as an exception or raw bytes."""
     for stream in (sys.stdout, sys.stderr):
         reconfigure = getattr(stream, "reconfigure", None)
         if reconfigure is not None:
             reconfigure(errors="backslashreplace")
+    raw = getattr(sys.stdout, "buffer", None)
+    if isinstance(raw, io.FileIO) and sys.stdout is sys.__stdout__ is not None:
+        # PYTHONUNBUFFERED: what the kernel took of a write, cut short by a signal, would pass for all of it
+        encoding = sys.__stdout__.encoding
+        sys.__stdout__.detach()
+        sys.stdout = io.TextIOWrapper(io.BufferedWriter(raw), encoding, "backslashreplace", write_through=True)
 
 
 def _is_full_output(error: Exception) -> TypeGuard[OSError]:

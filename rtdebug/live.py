@@ -84,6 +84,7 @@ class LiveTrace:
         self._notice = notice
         self._writer = writer
         self._summary = SummaryBuilder()
+        self._attached = False
         self._stop = False
         self._started_ns = time.time_ns()
         self._lost_told = 0
@@ -99,7 +100,7 @@ class LiveTrace:
         `ready` is called when all is attached. Whatever ends it, the recording is finished.
         """
         with self._stop_on_signals() as wakeup_fd, contextlib.closing(self._oom), contextlib.closing(self._life):
-            self._session.start()
+            self._start()
             self._follow_memory()
             if self._oom.problem and "oom_kill" in self._session.options.events:
                 self._notice(f"{self._oom.problem}: OOM reports will lack what only the kernel log says")
@@ -109,6 +110,15 @@ class LiveTrace:
             finally:
                 summary = self._finish()
             return summary
+
+    def _start(self) -> None:
+        try:
+            self._session.start()
+        except BaseException:
+            if self._writer is not None:
+                self._writer.discard()
+            raise
+        self._attached = True
 
     # --- the loop ---
 
@@ -247,12 +257,15 @@ class LiveTrace:
 
     @contextlib.contextmanager
     def _stop_on_signals(self) -> Iterator[int]:
-        """SIGINT and SIGTERM end the trace properly; a second one ends it at once. Yields a fd that they wake."""
+        """SIGINT and SIGTERM end the trace properly, while it starts or a second time at once.
+
+        Yields a fd that they wake.
+        """
         read_fd, write_fd = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
 
         def stop(_number: int, _frame: FrameType | None) -> None:
-            if self._stop:
+            if self._stop or not self._attached:
                 raise KeyboardInterrupt
             self._stop = True
 

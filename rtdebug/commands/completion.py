@@ -17,6 +17,8 @@ _COMPLETE_VARIABLE = "_RTDEBUG_COMPLETE"
 def command(ctx: click.Context, shell: str) -> None:
     """Print the completion script for SHELL: bash, zsh or fish.
 
+    It completes commands, options, names of events and, as root, of running containers.
+
     \b
     Examples:
       eval "$(rtdebug completion bash)"      # in ~/.bashrc

@@ -22,7 +22,7 @@ from rtdebug.render.terminal import terminal_width, use_colour
     "--mount-tracefs",
     "mount",
     is_flag=True,
-    help="First mount tracefs on /sys/kernel/tracing if it is not; it stays.",
+    help="First mount tracefs on /sys/kernel/tracing if it is not, for other tools; it stays.",
 )
 def command(output: str, mount: bool) -> None:
     """Check what this host can do for rtdebug, and how to get the rest.

@@ -15,6 +15,9 @@ from rtdebug.tracing.options import EVENTS
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 
 _SIZE_UNITS = {"": 1, "k": 2**10, "m": 2**20, "g": 2**30, "t": 2**40}
+_TOO_LARGE = 2**63
+_SHORTEST_S = 0.001
+_LONGEST_S = 36500 * 86400.0
 _SECONDS = {"": 1.0, "ms": 0.001, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
 
 
@@ -23,15 +26,21 @@ def size(text: str) -> int:
     match = re.fullmatch(r"(\d+(?:\.\d+)?) ?([kmgt]?)(?:i?b)?", text.strip().lower(), re.ASCII)
     if not match:
         raise click.BadParameter(f"'{text}' is no size: give bytes, or a number with k, M, G or T")
-    return int(float(match[1]) * _SIZE_UNITS[match[2]])
+    count = float(match[1]) * _SIZE_UNITS[match[2]]
+    if count >= _TOO_LARGE:
+        raise click.BadParameter(f"'{text}' is more than any machine has")
+    return int(count)
 
 
 def duration(text: str) -> float:
-    """Type of an option: seconds, more than 0, from 30, 30s, 500ms, 5m, 2h, 1d."""
+    """Type of an option: seconds, 1 ms to 100 years, from 30, 30s, 500ms, 5m, 2h, 1d."""
     match = re.fullmatch(r"(\d+(?:\.\d+)?) ?([a-z]*)", text.strip().lower(), re.ASCII)
     if not match or match[2] not in _SECONDS or not float(match[1]):
         raise click.BadParameter(f"'{text}' is no duration: give 30, 30s, 500ms, 5m, 2h or 1d")
-    return float(match[1]) * _SECONDS[match[2]]
+    seconds = float(match[1]) * _SECONDS[match[2]]
+    if not _SHORTEST_S <= seconds <= _LONGEST_S:
+        raise click.BadParameter(f"'{text}' is out of range: give 1ms to 36500d")
+    return seconds
 
 
 def output_option(*forms: str) -> Decorator:
@@ -62,7 +71,10 @@ def event_option() -> Decorator:
 def pid_option() -> Decorator:
     """`--pid PID`, as the host numbers it."""
     return click.option(
-        "--pid", type=click.IntRange(min=1), help="Only this process, by its pid on the host."
+        "--pid",
+        type=click.IntRange(min=1),
+        metavar="PID",
+        help="Only this process, not its children, by its pid on the host.",
     )
 
 

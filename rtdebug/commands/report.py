@@ -35,7 +35,7 @@ LINES_AT_ONCE = 1000
 )
 @event_option()
 @pid_option()
-@click.option("--summary-only", is_flag=True, help="Only the summary at the end.")
+@click.option("--summary-only", is_flag=True, help="No lines, only the summary, of what --event and --pid select.")
 def command(
     file: Path,
     output: str,
@@ -51,10 +51,10 @@ def command(
 
     \b
     Examples:
-      rtdebug report incident.rec
-      rtdebug report incident.rec --event oom_kill --event shm_full
-      rtdebug report incident.rec -o json | jq 'select(.errno == "ENOSPC")'
-      rtdebug report incident.rec -o parquet --output-file incident/
+      rtdebug report incident.rtd
+      rtdebug report incident.rtd --event oom_kill --event shm_full
+      rtdebug report incident.rtd -o json | jq 'select(.errno == "ENOSPC")'
+      rtdebug report incident.rtd -o parquet --output-file incident/
     """
     from rtdebug.render.choose import line_renderer
     from rtdebug.tracing.recording import Recording, Selection

@@ -20,15 +20,19 @@ from rtdebug.commands.options import (
 
 @click.command("trace")
 @target_argument(required=False)
-@click.option("--all", "whole_host", is_flag=True, help="Every process of this host.")
+@click.option("--all", "whole_host", is_flag=True, help="Every process of this host, in containers or not.")
 @event_option()
 @pid_option()
 @click.option("--comm", metavar="NAME", help="Only threads of this name (the kernel keeps 15 bytes of it).")
 @click.option(
-    "--min-bytes", type=size, default="0", metavar="SIZE", help="Only mapping and madvise calls of this length or more."
+    "--min-bytes",
+    type=size,
+    default="0",
+    metavar="SIZE",
+    help="Only mapping and madvise calls of this length or more (64k, 1.5M).",
 )
 @click.option("--duration", "duration_s", type=duration, metavar="TIME", help="Stop after this time (30s, 5m).")
-@click.option("--every-call", is_flag=True, help="One line for each mmap, munmap, mremap, brk and madvise.")
+@click.option("--every-call", is_flag=True, help="A line for each mapping and madvise call: none are added up.")
 @click.option(
     "--interval",
     "interval_s",
@@ -39,14 +43,14 @@ from rtdebug.commands.options import (
     help="Time between two lines of calls that are added up.",
 )
 @click.option("--stack", is_flag=True, help="Take user stacks, with symbols from inside the container.")
-@click.option("--follow", is_flag=True, help="When the container ends, wait until it is started again.")
+@click.option("--follow", is_flag=True, help="When the container ends, wait until one of that name runs again.")
 @click.option(
     "--record",
     type=click.Path(dir_okay=False, path_type=Path),
     metavar="FILE",
     help="Keep everything in FILE, for `rtdebug report`. Each call of --every-call then goes there only.",
 )
-@click.option("--force", is_flag=True, help="Let --record replace a file that exists.")
+@click.option("--force", is_flag=True, help="With --record: replace FILE if it exists.")
 @output_option()
 @runc_root_option()
 def command(
@@ -69,11 +73,12 @@ def command(
     """Show what a container does to its memory: shared memory, mappings, madvise, SIGBUS and OOM kills.
 
     TARGET is a container by any name you know it by: id or the beginning of one, name, pod/NAMESPACE/NAME, runc:ID,
-    docker:NAME, containerd:NAME, podman:NAME, cgroup:PATH or pid:N. The trace follows its processes, also
-    those that enter it later, and ends with a summary when the container ends, or at Ctrl-C.
+    docker:NAME, containerd:NAME, podman:NAME, cri-o:NAME, cgroup:PATH or pid:N. The trace follows its processes,
+    also those that enter it later, and ends with a summary when the container ends, or at Ctrl-C.
 
-    Calls that come by the million (mmap, munmap, mremap, brk, madvise) are added up in the kernel and shown once
-    a second. Events that were lost are counted, and said.
+    Calls that come by the million (mmap, munmap, mremap, brk, madvise, process_madvise) are added up in the
+    kernel and shown once a second. Events that were lost are counted, and said. Once it is attached, a line that
+    begins with "Tracing" appears on standard error.
 
     \b
     Examples:
@@ -87,6 +92,7 @@ def command(
     from rtdebug.containers.owners import owner_by_path, owners
     from rtdebug.errors import UsageProblem
     from rtdebug.host.child import in_child
+    from rtdebug.host.reasons import every_reason
     from rtdebug.live import LiveOptions, LiveTrace, find_again, known_containers
     from rtdebug.render.choose import line_renderer
     from rtdebug.render.escape import escape
@@ -98,7 +104,7 @@ def command(
     from rtdebug.tracing.session import Session
 
     if (target is None) == (not whole_host):
-        raise UsageProblem("name one container to trace, or say --all", "`rtdebug ps` lists the containers")
+        raise UsageProblem("give one TARGET, or --all: one of the two", "`rtdebug ps` lists the containers")
     if whole_host and follow:
         raise UsageProblem("--follow waits for one container", "leave it out with --all")
 
@@ -117,29 +123,30 @@ def command(
             notice(note)
         return container
 
-    scope = make_scope(find() if target is not None else None)
-    if pid is not None:
-        check_pid(pid, scope)
-    options = TraceOptions(tuple(dict.fromkeys(events)) or EVENTS, pid, comm, min_bytes, every_call, stack)
-    owner = owners(in_child(known_containers)) if whole_host else owner_by_path
-    session = Session(scope, options, load_schema(), owner)
-    writer = None
-    if record is not None:
-        start = start_here(
-            sys.argv,
-            session.schema,
-            target=scope.container,
-            cgroup_version=scope.hierarchy.version if scope.hierarchy else None,
-            options={name: getattr(options, name) for name in TraceOptions.__slots__},
-        )
-        writer = RecordingWriter(record, start, notice, force=force)
-        session.recorder = writer
-    renderer = line_renderer(output, whole_host)
-    live = LiveOptions(duration_s, interval_s, find_again(find) if follow else None)
-    with session:
-        summary = LiveTrace(session, live, renderer, notice, writer).run(
-            lambda: click.echo(escape(ready_line(scope, options, record)), err=True)
-        )
+    with every_reason():
+        scope = make_scope(find() if target is not None else None)
+        if pid is not None:
+            check_pid(pid, scope)
+        options = TraceOptions(tuple(dict.fromkeys(events)) or EVENTS, pid, comm, min_bytes, every_call, stack)
+        owner = owners(in_child(known_containers)) if whole_host else owner_by_path
+        session = Session(scope, options, load_schema(), owner)
+        writer = None
+        if record is not None:
+            start = start_here(
+                sys.argv,
+                session.schema,
+                target=scope.container,
+                cgroup_version=scope.hierarchy.version if scope.hierarchy else None,
+                options={name: getattr(options, name) for name in TraceOptions.__slots__},
+            )
+            writer = RecordingWriter(record, start, notice, force=force)
+            session.recorder = writer
+        renderer = line_renderer(output, whole_host)
+        live = LiveOptions(duration_s, interval_s, find_again(find) if follow else None)
+        with session:
+            summary = LiveTrace(session, live, renderer, notice, writer).run(
+                lambda: click.echo(escape(ready_line(scope, options, record)), err=True)
+            )
     renderer.summary(summary)
     if record is not None and writer is not None and not writer.stopped:
         click.echo(f"Recorded to {escape(str(record))}; see `rtdebug report {escape(str(record))}`.", err=True)

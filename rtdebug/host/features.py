@@ -162,20 +162,14 @@ def _capability(capability: Capability, host: Host) -> _Finding:
 
 
 def _kernel_types(host: Host) -> _Finding:
+    """Headers do not do: struct mount, which says where a tmpfs is mounted, is in none of them."""
     btf = host.sys / "kernel/btf/vmlinux"
     if btf.exists():
         return _Finding(State.OK, "BTF; programs are compiled from it, without kernel headers")
-    for headers in (host.root / "lib/modules" / host.release / "build", host.sys / "kernel/kheaders.tar.xz"):
-        if headers.exists():
-            return _Finding(
-                State.DEGRADED,
-                f"no BTF; headers at {headers}, from which bcc compiles slowly",
-                "boot a kernel with CONFIG_DEBUG_INFO_BTF=y (all current distribution kernels have it)",
-            )
     return _Finding(
         State.MISSING,
-        f"neither {btf} nor kernel headers",
-        f"boot a kernel with CONFIG_DEBUG_INFO_BTF=y, or apt-get install linux-headers-{host.release}",
+        f"no {btf}, and kernel headers do not replace it",
+        "boot a kernel with CONFIG_DEBUG_INFO_BTF=y (all current distribution kernels have it)",
     )
 
 
@@ -236,11 +230,7 @@ def _tracefs(host: Host) -> _Finding:
     for mount in (host.sys / "kernel/tracing", host.sys / "kernel/debug/tracing"):
         if (mount / "events").is_dir():
             return _Finding(State.OK, f"mounted at {mount}")
-    try:
-        trials.try_raw_tracepoint("sched_process_exit")
-    except RtdebugError:
-        return _Finding(State.MISSING, "not mounted", "rtdebug doctor --mount-tracefs")
-    return _Finding(State.OK, "not mounted, and not needed: raw tracepoints load here")
+    return _Finding(State.MISSING, "not mounted", "none needed; other tools: rtdebug doctor --mount-tracefs")
 
 
 def _jit(host: Host) -> _Finding:
@@ -426,7 +416,7 @@ REQUIREMENTS: tuple[Requirement, ...] = (
     ),
     Requirement(
         "CAP_SYS_ADMIN",
-        "stacks of programs deleted while they run; mounting tracefs",
+        "System V segments of a container; stacks of programs deleted while they run",
         partial(_capability, Capability.CAP_SYS_ADMIN),
     ),
     Requirement(
@@ -488,7 +478,7 @@ REQUIREMENTS: tuple[Requirement, ...] = (
             trials.try_uprobe, "attaches", "none needed; other tools: a kernel with CONFIG_UPROBE_EVENTS=y"
         ),
     ),
-    Requirement("tracefs", "tracepoints where raw ones do not load", _tracefs),
+    Requirement("tracefs", _OTHER_TOOLS, _tracefs),
     Requirement("jit", "the cost of a traced call", _jit),
     Requirement("unprivileged_bpf", "nothing; told for completeness", _unprivileged_bpf),
     Requirement("lockdown", "reading who did it out of kernel memory", _lockdown, required=True),
@@ -496,7 +486,7 @@ REQUIREMENTS: tuple[Requirement, ...] = (
     Requirement(
         "memory_controller", "limits, usage, and which container it is", _memory_controller, required=True
     ),
-    Requirement("psi", "memory pressure in reports", _psi),
+    Requirement("psi", "nothing yet; told for completeness", _psi),
     Requirement("kernel_log", "the kernel's own account of an OOM kill", _kernel_log),
     Requirement("pid_namespace", "telling which process it was", _pid_namespace, required=True),
     Requirement("mount_namespace", "finding the runtimes' files and sockets", _mount_namespace),

@@ -12,6 +12,7 @@ _NOT_THERE = frozenset(
         errno.ENOENT,  # not on this kernel, or gone
         errno.ENOTDIR,
         errno.ESRCH,  # the process exited between open() and read()
+        errno.EINVAL,  # mountinfo of a process that has exited (fs/proc_namespace.c: mounts_open_common)
         errno.ENODEV,  # the cgroup was removed between open() and read()
         errno.EOPNOTSUPP,  # *.pressure with psi=0; cgroup.procs of a threaded cgroup
         errno.EACCES,

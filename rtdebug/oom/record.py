@@ -207,8 +207,11 @@ class OomRecord:
         order = max(0, self.trigger.order or 0) if self.trigger else 0
         request_bytes = (self.page_size_bytes or _PAGE_SIZES[0]) << order
         full = [name for name, room in limited.items() if room[0] < request_bytes]
-        # both full (memory.memsw.limit equals memory.limit): the one that kept refusing
-        return max(full, key=lambda name: limited[name][1]) if full else min(limited, key=limited.__getitem__)
+        # both full (memory.memsw.limit equals memory.limit): the one that kept refusing. None full: pages were
+        # given back between the refusal and the dump, from both alike.
+        if full:
+            return max(full, key=lambda name: limited[name][1])
+        return min(limited, key=lambda name: (limited[name][0], -limited[name][1]))
 
     @property
     def page_size_bytes(self) -> int | None:

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from rtdebug.containers.model import Container
 from rtdebug.containers.usage import ContainerUsage
 from rtdebug.render.columns import align
 from rtdebug.render.escape import escape
 from rtdebug.render.jsonl import encode_object
-from rtdebug.render.units import UNKNOWN, format_bytes
+from rtdebug.render.units import UNKNOWN, format_bytes, short_id
 from rtdebug.tracing.line import Value
 
 NONE_RUNNING = """\
@@ -20,8 +19,6 @@ If there is one, run rtdebug as root, and give the --root of a runc that keeps i
 
 _HEADER = ("ID", "NAME", "RUNTIME", "PID", "STATUS", "MEMORY", "LIMIT", "SHM", "SHM SIZE")
 _NUMBERS = frozenset({3, 5, 6, 7, 8})
-_SHORT_ID = 12
-_RANDOM_ID = 64
 _WIDEST = 28
 
 
@@ -45,7 +42,7 @@ def _row(usage: ContainerUsage, has_pods: bool) -> tuple[str, ...]:
     container = usage.container
     limit = format_bytes(usage.memory_limit_bytes)
     row = (
-        short_id(container),
+        short_id(container.id),
         container.name or ("(sandbox)" if container.sandbox else UNKNOWN),
         container.runtime or UNKNOWN,
         str(container.pid),
@@ -87,9 +84,6 @@ def _limits_from_above(usages: Iterable[ContainerUsage]) -> Iterator[str]:
     for usage in filter(_is_from_above, usages):
         setter = usage.memory_limit_cgroup
         where = "a cgroup that is not visible here" if setter is None else f"cgroup {escape(setter)}"
-        yield f"* {escape(short_id(usage.container))}: the limit is that of {where}"
+        yield f"* {escape(short_id(usage.container.id))}: the limit is that of {where}"
 
 
-def short_id(container: Container) -> str:
-    """A random id by its beginning, as docker shows it; a chosen one whole. Not escaped."""
-    return container.id[:_SHORT_ID] if len(container.id) == _RANDOM_ID else container.id

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from rtdebug.render.units import short_id
 from rtdebug.tracing.options import AGGREGATED, EVENTS, TraceOptions
 from rtdebug.tracing.scope import Scope
 
@@ -21,7 +22,7 @@ def _who(scope: Scope, pid: int | None) -> str:
     only = f"pid {pid} of " if pid is not None else ""
     if container is None:
         return f"{only}the whole host"
-    name = container.name or container.id[:12]
+    name = container.name or short_id(container.id)
     return f"{only}{name} ({container.runtime})" if container.runtime else f"{only}{name}"
 
 

@@ -30,11 +30,11 @@ from rtdebug.render.units import (
     format_duration,
     format_rate,
     format_time,
+    short_id,
 )
 from rtdebug.tracing.line import Value
 from rtdebug.tracing.summary import Kill, ProcessTotals, SharedMemory, Summary, Totals
 
-_SHORT_ID = 12
 _LOUD = {"oom_kill": "OOM kills", "sigbus": "SIGBUS", "shm_full": "shared memory full"}
 
 
@@ -170,7 +170,7 @@ def _by(found: SharedMemory) -> str:
 
 def _container(of: ProcessTotals | SharedMemory | Kill) -> str:
     container_id = of.key.container_id if isinstance(of, SharedMemory) else of.container_id
-    return of.container_name or (container_id or UNKNOWN)[:_SHORT_ID]
+    return of.container_name or (short_id(container_id) if container_id else UNKNOWN)
 
 
 def _totals(name: str, totals: Mapping[str, Totals]) -> list[Value]:

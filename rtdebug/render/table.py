@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, TextIO
 
 from rtdebug.render.escape import display_width, escape
 from rtdebug.render.terminal import Style, paint
-from rtdebug.render.units import format_address, format_bytes, format_count, format_time, format_value
+from rtdebug.render.units import format_address, format_bytes, format_count, format_time, format_value, short_id
 from rtdebug.tracing.line import EventLine, Value
 
 if TYPE_CHECKING:
@@ -28,7 +28,6 @@ _EVENT_WIDTH = 15  # process_madvise
 _PID_WIDTH = 7  # PID_MAX_LIMIT is 4,194,304
 _TIME_WIDTH = 12
 _BLOCK_WIDTH = 80
-_SHORT_ID = 12
 _ALARMS = frozenset({"oom_kill", "sigbus", "shm_full"})
 
 
@@ -110,7 +109,7 @@ def container_label(line: EventLine) -> str:
     if line.container_name:
         return line.container_name
     if line.container_id:
-        return line.container_id[:_SHORT_ID]
+        return short_id(line.container_id)
     return line.cgroup or "-"
 
 

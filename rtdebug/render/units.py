@@ -13,6 +13,8 @@ from rtdebug.tracing.line import Value
 UNKNOWN = "-"
 _IEC = ("KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
 _NS_PER_S = 1_000_000_000
+_RANDOM_ID = 64
+_SHORT_ID = 12
 
 
 def format_bytes(count: float | None) -> str:
@@ -28,6 +30,11 @@ def format_bytes(count: float | None) -> str:
         if abs(value) < 1023.95 or unit == _IEC[-1]:
             return f"{value:.0f} {unit}" if value.is_integer() else f"{value:.1f} {unit}"
     raise AssertionError("unreachable: the last unit always returns")
+
+
+def short_id(container_id: str) -> str:
+    """A random id by its beginning, as docker shows it; one that somebody chose, or a cgroup, whole. Not escaped."""
+    return container_id[:_SHORT_ID] if len(container_id) == _RANDOM_ID else container_id
 
 
 def format_count(count: int | None) -> str:

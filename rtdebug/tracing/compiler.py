@@ -10,6 +10,7 @@ from __future__ import annotations
 import ctypes
 import importlib.util
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -47,13 +48,15 @@ def _key(bcc_folder: Path) -> str:
 
 
 def _compile_in_child() -> bytes:
-    done = subprocess.run(
-        [sys.executable, "-m", "rtdebug.tracing.compiler"],
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        check=False,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)},
-    )
+    # both remove the folder: whoever outlives the other, interrupted or killed
+    with tempfile.TemporaryDirectory(prefix="rtdebug-shim-", ignore_cleanup_errors=True) as shim:
+        done = subprocess.run(
+            [sys.executable, "-m", "rtdebug.tracing.compiler", shim],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            check=False,
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)},
+        )
     if done.returncode == 0:
         return done.stdout
     words = done.stderr.decode(errors="replace").strip()
@@ -66,18 +69,20 @@ def _compile_in_child() -> bytes:
     )
 
 
-def compile_program(source: str) -> CompiledProgram:
-    """Compile in this process. Raises HostUnable; bcc prints the compiler's errors on standard error."""
+def compile_program(source: str, shim: Path) -> CompiledProgram:
+    """Compile in this process, with kernel headers made in the folder `shim`. Raises HostUnable.
+
+    bcc prints the compiler's errors on standard error.
+    """
     from rtdebug.tracing.btf import Btf
     from rtdebug.tracing.shim import write_shim
 
     folder = find_bcc()
     btf = Btf()
-    with tempfile.TemporaryDirectory(prefix="rtdebug-shim-") as shim:
-        flags = write_shim(Path(shim), source, btf)
-        os.environ["BCC_KERNEL_SOURCE"] = shim
-        bcc = _import_bcc(folder)
-        module = bcc.BPF(text=source.encode(), cflags=[*_FLAGS, *flags])
+    flags = write_shim(shim, source, btf)
+    os.environ["BCC_KERNEL_SOURCE"] = str(shim)
+    bcc = _import_bcc(folder)
+    module = bcc.BPF(text=source.encode(), cflags=[*_FLAGS, *flags])
     maps = _maps(bcc, module)
     places = {fd: place for place, (fd, _) in enumerate(maps)}
     functions = {
@@ -142,12 +147,15 @@ def name_maps_by_place(code: bytes, places: dict[int, int]) -> bytes:
 
 
 def main() -> None:
-    """Compile and write the result to standard output."""
+    """Compile in the folder of the first argument, remove it, and write the result to standard output."""
+    shim = Path(sys.argv[1])
     try:
-        content = compile_program(program_source()).to_bytes(_key(find_bcc()))
+        content = compile_program(program_source(), shim).to_bytes(_key(find_bcc()))
     except HostUnable as error:
         print(error.message, error.hint, sep="\n", file=sys.stderr)
         sys.exit(error.exit_code)
+    finally:
+        shutil.rmtree(shim, ignore_errors=True)
     sys.stdout.buffer.write(content)
     sys.stdout.flush()
     os._exit(0)  # bcc's own exit handlers have nothing of ours to do

@@ -131,7 +131,8 @@ class Decoder:
         device_id = int(record["device_id"])
         if struct == "tmpfs_event":
             fields_of = fields.sigbus if event == "sigbus" else fields.shm_full
-            return fields_of(record, self.host, device_id in self._shm_devices)
+            at_dev_shm = bool(record["at_shm"]) or device_id in self._shm_devices
+            return fields_of(record, self.host, at_dev_shm)
         if device_id and not record["memfd"] and event != "memfd_create":
             self._shm_devices.add(device_id)
         return fields.shm_file(event, record, self.host)

@@ -5,6 +5,7 @@ What the record does not say is None, never 0. Text is as the container wrote it
 
 from __future__ import annotations
 
+import posixpath
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -149,7 +150,9 @@ def shm_file(event: str, record: np.void, host: Host) -> Fields:
     elif event == "ftruncate":
         fields["memfd"] = memfd
     failed = ret < 0 and event != "ftruncate"
-    fields["length_bytes"] = None if failed else int(record["length_bytes"])
+    # shm_unlink is told by its path alone: the file may be gone when the call ends
+    known = not failed and event != "shm_unlink"
+    fields["length_bytes"] = int(record["length_bytes"]) if known else None
     fields["inode_id"] = int(record["inode_id"]) or None
     fields["device_id"] = int(record["device_id"]) or None
     return fields | result(ret)
@@ -282,14 +285,18 @@ def signed(number: int) -> int:
 
 
 def shm_path(record: np.void, memfd: bool) -> str | None:
-    """Return the path of a struct shm_file_event: below /dev/shm, as the process gave it, or of a memfd."""
+    """Return the path of a struct shm_file_event: below /dev/shm, or of a memfd.
+
+    Directories that the record has no room for are "...".
+    """
     name = text_of(bytes(record["name"]))
     if memfd:
-        return f"/{name}" if name.startswith("memfd:") else f"/memfd:{name}"
-    if not name or record["user_path"]:
+        return f"/memfd:{name}"
+    if not name or name.startswith("/"):
         return name or None
     folders = (text_of(bytes(record["grandparent"])), text_of(bytes(record["parent"])))
-    return "/".join(("/dev/shm", *filter(None, folders), name))
+    path = "/".join(filter(None, ("/dev/shm", "..." if record["deeper"] else "", *folders, name)))
+    return posixpath.normpath(path) if record["user_path"] else path
 
 
 def tmpfs_path(record: np.void, at_dev_shm: bool) -> str | None:
@@ -299,7 +306,8 @@ def tmpfs_path(record: np.void, at_dev_shm: bool) -> str | None:
         return name or None
     if name.startswith(("memfd:", "SYSV")) and not parent:
         return f"/{name}"  # as /proc/PID/maps shows them
-    return "/".join(filter(None, ("/dev/shm" if at_dev_shm else "", parent, name)))
+    path = "/".join(filter(None, ("/dev/shm" if at_dev_shm else "", "..." if record["deeper"] else "", parent, name)))
+    return path if record["inode_id"] else posixpath.normpath(path)
 
 
 def sigbus_reason(record: np.void, page_size_bytes: int) -> str | None:

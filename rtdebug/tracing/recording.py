@@ -218,6 +218,12 @@ class RecordingWriter:
             os.close(self._fd)
             self._fd = -1
 
+    def discard(self) -> None:
+        """Close the file and remove it: the trace never began."""
+        self.close()
+        with contextlib.suppress(OSError):
+            self.path.unlink()
+
     def _chunk(self, kind: Kind, payload: Buffer) -> None:
         self._write(frame(kind, payload), payload)
 

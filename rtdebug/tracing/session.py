@@ -34,7 +34,7 @@ from rtdebug.tracing.loader import TRACED_PAGE, Loaded, load, traced_pages
 from rtdebug.tracing.options import Filter, TraceOptions, pack_config
 from rtdebug.tracing.processes import Place
 from rtdebug.tracing.ring import Ring, records
-from rtdebug.tracing.schema import Array, FieldValue, Schema, as_dict, text_of
+from rtdebug.tracing.schema import STRUCT_OF, Array, FieldValue, Schema, as_dict, text_of
 from rtdebug.tracing.scope import Found, Scope, cgroups_above, cgroups_in, find_process, find_processes, pids_in
 from rtdebug.tracing.tally import tally
 
@@ -262,10 +262,12 @@ class Session:
         lines: list[EventLine] = []
         # the events first, up to now at least: a call's process is known before the call is decoded
         for view in self._events_ring.views():
-            if self.recorder is not None:
-                self.recorder.events(view)
             records_ = records(view)
             self._note_processes(records_)
+            if self.options.stack:
+                self._note_stacks(records_)
+            if self.recorder is not None:
+                self.recorder.events(view)
             self._note_kills(records_)
             lines += self.decoder.events(records_)
             self._note_cgroups(records_)
@@ -361,15 +363,26 @@ class Session:
         for raw in array[array["header"]["event"] == self.schema.event_ids["oom_kill"]]:
             self.kills.append(as_dict(self.schema.record("oom_event", raw.tobytes())))
 
+    def _note_stacks(self, array: Array) -> None:
+        """Name the stacks of events, before they are decoded or recorded."""
+        for raw in array:
+            struct = STRUCT_OF.get(self.schema.event_names.get(int(raw["header"]["event"]), ""))
+            if struct is not None and "stack_id" in (self.schema.structs[struct].names or ()):
+                record = self.schema.record(struct, raw.tobytes())
+                self._name_stack(int(record["header"]["pid"]), int(record["stack_id"]))
+
     def _name_stacks(self, pids: NDArray[np.uint32], stack_ids: NDArray[np.int32]) -> None:
         taken = stack_ids >= 0
         if not taken.any():
             return
         pairs = np.unique(np.stack([pids[taken].astype(np.int64), stack_ids[taken].astype(np.int64)]), axis=1)
         for pid, stack_id in pairs.T.tolist():
-            if (pid, stack_id) not in self._stacks_seen:
-                self._stacks_seen.add((pid, stack_id))
-                self._learn(stack_entry(pid, stack_id, self._frames(pid, stack_id)))
+            self._name_stack(pid, stack_id)
+
+    def _name_stack(self, pid: int, stack_id: int) -> None:
+        if stack_id >= 0 and (pid, stack_id) not in self._stacks_seen:
+            self._stacks_seen.add((pid, stack_id))
+            self._learn(stack_entry(pid, stack_id, self._frames(pid, stack_id)))
 
     def _frames(self, pid: int, stack_id: int) -> list[str]:
         raw = bpf.lookup(self._map("stacks"), struct.pack("I", stack_id), STACK_DEPTH * 8) or b""

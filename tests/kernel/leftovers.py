@@ -69,7 +69,7 @@ def _processes() -> Iterator[str]:
                 yield f"process {pid}: {command[:100].decode(errors='backslashreplace')}"
 
 
-def _held_bpf(pid: int) -> dict[str, set[int]]:
+def held_bpf(pid: int) -> dict[str, set[int]]:
     """Return the ids of the BPF objects a process holds descriptors of, by kind."""
     held: dict[str, set[int]] = {"prog": set(), "map": set(), "link": set()}
     for fdinfo in Path(f"/proc/{pid}/fdinfo").glob("*"):
@@ -88,7 +88,7 @@ def _bpf(command: int, *attribute: int) -> tuple[int, list[int]]:
     return _libc.syscall(_SYS_BPF[platform.machine()], command, words, ctypes.sizeof(words)), list(words)
 
 
-def _programs() -> Iterator[tuple[int, str]]:
+def programs() -> Iterator[tuple[int, str]]:
     """Yield id and name of every program on this host."""
     number = 0
     while True:
@@ -109,14 +109,14 @@ def _programs() -> Iterator[tuple[int, str]]:
 def _held_by_us() -> Iterator[str]:
     for pid in _pids():
         if pid == os.getpid() or _is_ours(pid):
-            for kind, numbers in _held_bpf(pid).items():
+            for kind, numbers in held_bpf(pid).items():
                 yield from (f"BPF {kind} {number} held by pid {pid}" for number in numbers)
 
 
 def _unheld_programs() -> Iterator[str]:
     """Yield rtdebug's programs of which no process holds a descriptor: those would stay attached for ever."""
-    held = set[int]().union(*(_held_bpf(pid)["prog"] for pid in _pids()))
-    for number, name in _programs():
+    held = set[int]().union(*(held_bpf(pid)["prog"] for pid in _pids()))
+    for number, name in programs():
         if name.startswith(PROGRAM_PREFIX) and number not in held:
             yield f"BPF prog {number} {name}, held by no process"
 

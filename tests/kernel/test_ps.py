@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -296,7 +297,7 @@ def test_without_root_the_cgroups_tell(docker, runc):
 def test_json_is_given_up_quietly_when_the_reader_goes(runc):
     runc.start()
     done = subprocess.run(
-        ["sh", "-c", f"{sys.executable} -m rtdebug ps -o json | true"],
+        ["sh", "-c", f"{shlex.quote(sys.executable)} -m rtdebug ps -o json | true"],
         capture_output=True,
         check=False,
         timeout=30,

@@ -1,6 +1,7 @@
 import os
 import re
 import select
+import shlex
 import signal
 import subprocess
 import sys
@@ -17,7 +18,7 @@ from rtdebug.errors import HostUnable, RtdebugError, TargetError, UsageProblem
 
 ROOT = Path(__file__).parents[2]
 GROUP = """
-import sys, click
+import os, sys, click
 from rtdebug.cli import run
 from rtdebug.errors import *
 
@@ -53,6 +54,22 @@ def odd():
 @group.command()
 def echo():
     click.echo("line")
+
+@group.command()
+def large():
+    import signal
+    signal.signal(signal.SIGUSR1, lambda *_: None)
+    click.echo("x" * (1 << 20), nl=False)
+
+@group.command()
+@click.argument("file")
+def file(file):
+    with open(file, "w") as other:
+        print("to standard output")
+        print("to standard error", file=sys.stderr)
+        os.write(1, b"to descriptor 1")
+        os.write(2, b"to descriptor 2")
+        other.write("mine")
 
 sys.exit(run(sys.argv[1:], group))
 """
@@ -223,6 +240,29 @@ def test_a_full_disk_below_standard_output_is_told(command, unbuffered):
     assert err.splitlines()[0] == "rtdebug: cannot write the output: No space left on device"
 
 
+def test_a_write_that_a_signal_cuts_short_is_finished():
+    """Unbuffered, Python takes what the kernel took of a write for all of it, and the rest is lost."""
+    process = start("large", stdout=subprocess.PIPE, env={**os.environ, "PYTHONUNBUFFERED": "1"})
+    assert select.select([process.stdout], [], [], 20)[0]
+    while Path(f"/proc/{process.pid}/wchan").read_text() == "0":  # until the pipe is full and it waits
+        time.sleep(0.01)
+    process.send_signal(signal.SIGUSR1)
+    out, err = process.communicate(timeout=20)
+    assert (process.returncode, err) == (0, "")
+    assert len(out) == 1 << 20
+
+
+@pytest.mark.parametrize("closed", ["1>&-", "2>&-", "0<&-", "0<&- 1>&- 2>&-"])
+def test_closed_streams_are_nobodys(closed, tmp_path):
+    """What is written to them must not end up in the next file that is opened."""
+    command = shlex.join([sys.executable, "-c", GROUP, "file", str(tmp_path / "file")])
+    done = subprocess.run(["sh", "-c", f"{command} {closed}"], cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0
+    assert (tmp_path / "file").read_text() == "mine"
+    assert ("to standard output" in done.stdout) is ("1>&-" not in closed)
+    assert ("to standard error" in done.stderr) is ("2>&-" not in closed)
+
+
 def test_ctrl_c_outside_a_stream_is_130_and_silent():
     process = start("sleep", stdout=subprocess.PIPE)
     assert select.select([process.stdout], [], [], 20)[0]
@@ -306,6 +346,18 @@ def test_duration(text, seconds):
 def test_what_is_no_duration(text):
     with pytest.raises(click.BadParameter, match="no duration"):
         duration(text)
+
+
+@pytest.mark.parametrize("text", ["0.9ms", "0.0000000001", "36501d", "9" * 400])
+def test_a_duration_out_of_range(text):
+    with pytest.raises(click.BadParameter, match="out of range"):
+        duration(text)
+
+
+@pytest.mark.parametrize("text", [str(2**63), "8388608T", "9" * 400])
+def test_a_size_that_no_machine_has(text):
+    with pytest.raises(click.BadParameter, match="more than any machine has"):
+        size(text)
 
 
 def test_a_wrong_size_names_its_option(capsys):

@@ -181,6 +181,32 @@ def test_folders_in_dev_shm(decoder: Decoder) -> None:
     assert one(decoder, record).fields["path"] == "/dev/shm/a/b/f"
 
 
+def test_directories_without_room_are_dots(decoder: Decoder) -> None:
+    record = event("shm_open", name=b"f", parent=b"b", grandparent=b"a", deeper=1)
+    assert one(decoder, record).fields["path"] == "/dev/shm/.../a/b/f"
+    record = event("shm_full", name=b"f", parent=b"b", at_shm=1, deeper=1, inode_id=1)
+    assert one(decoder, record).fields["path"] == "/dev/shm/.../b/f"
+
+
+@pytest.mark.parametrize(
+    ("name", "parent", "path"),
+    [
+        (b"f", b"", "/dev/shm/f"),
+        (b"f", b"b", "/dev/shm/b/f"),
+        (b"../f", b"b", "/dev/shm/f"),
+        (b"./x/../f", b"b", "/dev/shm/b/f"),
+    ],
+)
+def test_a_relative_path_begins_at_its_directory(decoder: Decoder, name: bytes, parent: bytes, path: str) -> None:
+    record = event("shm_unlink", name=name, parent=parent, user_path=1)
+    assert one(decoder, record).fields["path"] == path
+
+
+def test_what_was_unlinked_has_no_known_length(decoder: Decoder) -> None:
+    fields = one(decoder, event("shm_unlink", name=b"/dev/shm/f", user_path=1)).fields
+    assert (fields["length_bytes"], fields["inode_id"]) == (None, None)
+
+
 def test_hostile_names_come_through_unchanged(decoder: Decoder) -> None:
     name = b"\x1b[2J\n\xff../'\""
     fields = one(decoder, event("shm_open", name=name)).fields
@@ -189,7 +215,7 @@ def test_hostile_names_come_through_unchanged(decoder: Decoder) -> None:
 
 def test_memfd_has_one_name_from_create_to_ftruncate(decoder: Decoder) -> None:
     created = one(decoder, event("memfd_create", name=b"buf", flags=3, ret=5)).fields
-    cut = one(decoder, event("ftruncate", name=b"memfd:buf", memfd=1, length_bytes=MIB)).fields
+    cut = one(decoder, event("ftruncate", name=b"buf", memfd=1, length_bytes=MIB)).fields
     assert created["path"] == cut["path"] == "/memfd:buf"
     assert created["flags"] == ["MFD_CLOEXEC", "MFD_ALLOW_SEALING"]
     assert (cut["memfd"], cut["length_bytes"]) == (True, MIB)

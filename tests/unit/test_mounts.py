@@ -134,3 +134,17 @@ def test_dev_shm_of_something_else_is_none(tmp_path):
 
 def test_paths_are_relative_to_a_parameter():
     assert mounts.read_mountinfo(proc=Path("/nonexistent")) == ()
+
+
+def test_a_process_that_has_exited_has_no_mounts():
+    """The kernel says EINVAL for one that its parent has not waited for."""
+    child = os.fork()
+    if child == 0:
+        os._exit(0)
+    try:
+        os.waitid(os.P_PID, child, os.WEXITED | os.WNOWAIT)
+        with pytest.raises(OSError):
+            Path(f"/proc/{child}/mountinfo").read_text()
+        assert mounts.read_mountinfo(child) == ()
+    finally:
+        os.waitpid(child, 0)

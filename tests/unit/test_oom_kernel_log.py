@@ -1,6 +1,7 @@
 """The reader of kernel messages, on fixtures of our own and on what goes wrong in life."""
 
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -67,6 +68,19 @@ def test_v1_tree_hits_memory_plus_swap():
     (victim,) = record.victims
     assert (victim.pid, victim.uid, victim.comm) == (7702, 500, "java")
     assert victim.page_table_bytes is None
+
+
+@pytest.mark.parametrize("room_kib", [0, 4, 28], ids=lambda room: f"{room} KiB of room")
+@pytest.mark.parametrize(("memory_failcnt", "memsw_failcnt"), [(0, 7), (7, 0)])
+def test_of_two_equal_limits_the_one_that_refused_counts(room_kib, memory_failcnt, memsw_failcnt):
+    """memory.memsw.limit_in_bytes equal to memory.limit_in_bytes, with pages given back before the dump or not."""
+    (record,) = fixture_records("memcg-v1-6.18.dmesg")
+    record = replace(
+        record,
+        memory=parse_counter(20480 - room_kib, 20480, memory_failcnt),
+        memory_swap=parse_counter(20480 - room_kib, 20480, memsw_failcnt),
+    )
+    assert record.limiting_counter == ("memory" if memory_failcnt else "memory+swap")
 
 
 @pytest.mark.parametrize(

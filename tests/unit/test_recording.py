@@ -451,3 +451,10 @@ def test_batches_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     joined = Recording.open(tmp_path / "a").frames()["shm_open"]
     assert joined["path"].tolist() == [f"/dev/shm/{number}" for number in range(10)]
     assert list(joined.index) == list(range(10))
+
+
+def test_a_trace_that_never_began_leaves_no_file(tmp_path):
+    writer = RecordingWriter(tmp_path / "a", start(), never)
+    writer.discard()
+    writer.lost({})  # whatever comes after is nothing
+    assert list(tmp_path.iterdir()) == []

@@ -9,6 +9,7 @@ from rtdebug.render.units import (
     format_rate,
     format_time,
     format_value,
+    short_id,
 )
 from tests.unit.lines import SECOND, utc  # noqa: F401 - a fixture
 
@@ -88,3 +89,11 @@ def test_format_time_is_local_with_milliseconds(utc):  # noqa: F811
 )
 def test_format_value(key, value, shown):
     assert format_value(key, value) == shown
+
+
+@pytest.mark.parametrize(
+    ("container_id", "shown"),
+    [("ab" * 32, "abababababab"), ("training-worker-17", "training-worker-17"), ("/system.slice/a.service",) * 2],
+)
+def test_short_id(container_id, shown):
+    assert short_id(container_id) == shown
