@@ -10,8 +10,10 @@ import ctypes
 import errno
 import os
 import platform
+import resource
 import struct
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 from rtdebug.errors import HostUnable, RtdebugError
@@ -68,6 +70,16 @@ def _bpf(command: int, attributes: bytes | ctypes.Array[ctypes.c_char]) -> int:
 
 def _object_name(name: str) -> bytes:
     return (NAME_PREFIX + name).encode()[:15]
+
+
+def lift_memlock_limit() -> None:
+    """Let this process have as much BPF memory as it asks for.
+
+    Before commit 3ac1f01b43b6 ("bpf: Eliminate rlimit-based memory accounting for bpf progs"), in v5.11, maps and
+    programs counted against RLIMIT_MEMLOCK. Who may not raise it gets EPERM from create_map().
+    """
+    with suppress(ValueError, OSError):
+        resource.setrlimit(resource.RLIMIT_MEMLOCK, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
 
 
 def create_map(kind: int, key_bytes: int, value_bytes: int, entries: int, flags: int, name: str) -> int:

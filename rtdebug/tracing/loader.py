@@ -61,6 +61,7 @@ def load(compiled: CompiledProgram, entries: Mapping[str, int], probes: Iterable
     Raises HostUnable when this kernel does not let us, BpfError when it refuses a program.
     """
     loaded = Loaded({}, {}, compiled.tracepoint_ids)
+    bpf.lift_memlock_limit()
     try:
         places = []
         for spec in compiled.maps:
