@@ -76,10 +76,12 @@ def lift_memlock_limit() -> None:
     """Let this process have as much BPF memory as it asks for.
 
     Before commit 3ac1f01b43b6 ("bpf: Eliminate rlimit-based memory accounting for bpf progs"), in v5.11, maps and
-    programs counted against RLIMIT_MEMLOCK. Who may not raise it gets EPERM from create_map().
+    programs counted against RLIMIT_MEMLOCK. Whose limit stays too low gets EPERM from create_map().
     """
-    with suppress(ValueError, OSError):
-        resource.setrlimit(resource.RLIMIT_MEMLOCK, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+    _, hard = resource.getrlimit(resource.RLIMIT_MEMLOCK)
+    for limit in (hard, resource.RLIM_INFINITY):  # the second one needs CAP_SYS_RESOURCE
+        with suppress(ValueError, OSError):
+            resource.setrlimit(resource.RLIMIT_MEMLOCK, (limit, limit))
 
 
 def create_map(kind: int, key_bytes: int, value_bytes: int, entries: int, flags: int, name: str) -> int:
