@@ -21,7 +21,7 @@ def make_initramfs(modules: Path, target: Path) -> None:
     if busybox is None:
         raise LabProblem("busybox is not installed: apt-get install busybox-static")
     order = load_order(_MODULES, parse_depends((modules / "modules.dep").read_text(encoding="ascii")))
-    entries: dict[str, tuple[int, bytes]] = {name: (_DIRECTORY, b"") for name in ("bin", "modules")}
+    entries: dict[str, tuple[int, bytes]] = dict.fromkeys(("bin", "modules"), (_DIRECTORY, b""))
     entries["bin/busybox"] = (_PROGRAM, Path(busybox).read_bytes())
     entries["init"] = (_PROGRAM, INIT.read_bytes())
     for place, name in enumerate(order):
