@@ -29,7 +29,7 @@ from rtdebug.tracing.line import EventLine
 from rtdebug.tracing.linked import still_linked
 from rtdebug.tracing.recording import End, RecordingWriter
 from rtdebug.tracing.scope import Scope
-from rtdebug.tracing.session import Session, clock_offset_ns, still_mapped_bytes
+from rtdebug.tracing.session import Session, still_mapped_bytes
 from rtdebug.tracing.summary import SharedKey, Summary, SummaryBuilder
 
 _MS = 1_000_000
@@ -84,9 +84,8 @@ class LiveTrace:
         self._notice = notice
         self._writer = writer
         self._summary = SummaryBuilder()
-        self._attached = False
+        self._attached_ns: int | None = None
         self._stop = False
-        self._started_ns = time.time_ns()
         self._lost_told = 0
         self._compat_told: set[int] = set()
         self._oom = OomWatch(session.scope.hierarchy, session.decoder.processes, mmap.PAGESIZE)
@@ -118,7 +117,7 @@ class LiveTrace:
             if self._writer is not None:
                 self._writer.discard()
             raise
-        self._attached = True
+        self._attached_ns = time.time_ns()
 
     # --- the loop ---
 
@@ -138,6 +137,7 @@ class LiveTrace:
             if now_ns >= next_ns:
                 lines += self._session.aggregated()
                 self._tell_news()
+                self._session.keep_time()
                 self._learn_names()
                 next_ns = max(next_ns + interval_ns, now_ns)
             self._linked.look(now_ns, alarm=any(line.event in _ALARMS for line in lines))
@@ -165,7 +165,7 @@ class LiveTrace:
         return lines + self._report_lines(reports)
 
     def _report_lines(self, reports: Sequence[OomReport]) -> list[EventLine]:
-        lines = [report.to_line(clock_offset_ns()) for report in reports]
+        lines = [report.to_line(self._session.decoder.clock_offset_ns) for report in reports]
         if self._writer is not None:
             self._writer.entries(map(line_entry, lines))
         return lines
@@ -245,9 +245,10 @@ class LiveTrace:
         ended_ns = time.time_ns()
         if self._writer is not None:
             self._writer.lost(lost)
-            self._writer.end(End(ended_ns, lost, mapped, linked, last_sizes))
+            self._writer.end(End(ended_ns, lost, mapped, linked, last_sizes, attached_ns=self._attached_ns))
             self._writer.close()
-        return self._summary.finish(self._started_ns, ended_ns, sum(lost.values()), mapped, linked, last_sizes)
+        attached_ns = self._attached_ns or ended_ns
+        return self._summary.finish(attached_ns, ended_ns, sum(lost.values()), mapped, linked, last_sizes)
 
     def _drain_all(self, now_ns: int) -> list[EventLine]:
         lines = self._drain(now_ns)
@@ -265,7 +266,7 @@ class LiveTrace:
         before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
 
         def stop(_number: int, _frame: FrameType | None) -> None:
-            if self._stop or not self._attached:
+            if self._stop or self._attached_ns is None:
                 raise KeyboardInterrupt
             self._stop = True
 

@@ -25,7 +25,7 @@ LINES_AT_ONCE = 1000
 
 
 @click.command("report")
-@click.argument("file", type=click.Path(path_type=Path))
+@click.argument("file", type=click.Path(readable=False, path_type=Path))
 @output_option("table", "json", "parquet")
 @click.option(
     "--output-file",
@@ -53,7 +53,7 @@ def command(
     Examples:
       rtdebug report incident.rtd
       rtdebug report incident.rtd --event oom_kill --event shm_full
-      rtdebug report incident.rtd -o json | jq 'select(.errno == "ENOSPC")'
+      rtdebug report incident.rtd -o json | jq -r 'select(.event == "shm_full") | .path'
       rtdebug report incident.rtd -o parquet --output-file incident/
     """
     from rtdebug.render.choose import line_renderer
@@ -100,7 +100,7 @@ def _show(
         if not summary_only:
             renderer.lines(batch)
     end, lost = recording.end, recording.lost
-    started_ns = recording.start.started_ns
+    started_ns = (end.attached_ns if end else None) or recording.start.started_ns
     return builder.finish(
         started_ns,
         end.ended_ns if end else max(recording.last_ns, started_ns),

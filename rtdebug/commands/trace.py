@@ -138,6 +138,7 @@ def command(
                 target=scope.container,
                 cgroup_version=scope.hierarchy.version if scope.hierarchy else None,
                 options={name: getattr(options, name) for name in TraceOptions.__slots__},
+                clock_offset_ns=session.decoder.clock_offset_ns,
             )
             writer = RecordingWriter(record, start, notice, force=force)
             session.recorder = writer

@@ -199,7 +199,9 @@ class OomRecord:
 
         None: no counter was printed, or none has a limit.
         """
-        counters = {"memory": self.memory, "memory+swap": self.memory_swap, "kmem": self.kmem}
+        # memory+swap is charged first (mm/memcontrol.c: try_charge_memcg), and newer kernels no longer count its
+        # refusals: where both are alike, it was that one
+        counters = {"memory+swap": self.memory_swap, "memory": self.memory, "kmem": self.kmem}
         rooms = {name: _room(counter) for name, counter in counters.items()}
         limited = {name: room for name, room in rooms.items() if room is not None}
         if not limited:

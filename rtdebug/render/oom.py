@@ -259,12 +259,14 @@ def _history(fields: Fields, width: int) -> Iterator[str]:
     if len(samples) < 2:
         return
     usages = [usage for _, usage in samples]
-    span = format_duration(samples[0][0] - samples[-1][0])
+    (first_ns, first), (last_ns, last) = samples[0], samples[-1]
     yield sparkline(usages, min(width, 60))
     yield (
-        f"{format_bytes(usages[0])} to {format_bytes(usages[-1])} in {span}, "
-        f"between {format_bytes(min(usages))} and {format_bytes(max(usages))}"
+        f"{format_bytes(first)} to {format_bytes(last)} in {format_duration(first_ns - last_ns)}, "
+        f"the last {format_duration(last_ns)} before the kill"
     )
+    if min(usages) < min(first, last) or max(usages) > max(first, last):
+        yield f"between {format_bytes(min(usages))} and {format_bytes(max(usages))}"
 
 
 def sparkline(values: Sequence[int], width: int) -> str:

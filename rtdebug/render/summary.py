@@ -85,8 +85,9 @@ def _overview(summary: Summary, colour: bool) -> list[str]:
         for event, words in _LOUD.items()
         if (count := summary.count_of(event))
     ]
+    noun = "event" if summary.count == 1 else "events"
     lines = [
-        f"{format_count(summary.count)} events in {format_duration(summary.duration_ns)} "
+        f"{format_count(summary.count)} {noun} in {format_duration(summary.duration_ns)} "
         f"({format_rate(summary.events_per_second)}), {format_count(summary.failures)} failed, "
         + paint(loss, Style.ALARM, colour and lost != 0)
     ]

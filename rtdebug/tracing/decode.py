@@ -36,7 +36,7 @@ class Decoder:
         self.unknown_records = 0
         """Records of an event that this rtdebug does not know: left out."""
         self.host = host
-        self._clock_offset_ns = clock_offset_ns
+        self.clock_offset_ns = clock_offset_ns
         self._stacks: dict[tuple[int, int], list[Value]] = {}
         self._shm_devices: set[int] = set()
 
@@ -49,7 +49,7 @@ class Decoder:
         elif value := entry.get("stack"):
             self._stacks[value["pid"], value["stack_id"]] = list(value["frames"])
         elif value := entry.get("clock"):
-            self._clock_offset_ns = value["offset_ns"]
+            self.clock_offset_ns = value["offset_ns"]
         elif value := entry.get("shm_device"):
             self._shm_devices.add(value["device_id"])
         elif value := entry.get("line"):
@@ -58,7 +58,7 @@ class Decoder:
 
     def unix_ns(self, monotonic_ns: Time) -> Time:
         """Return the Unix time of a kernel's time stamp, or of an array of them."""
-        return monotonic_ns + self._clock_offset_ns
+        return monotonic_ns + self.clock_offset_ns
 
     def stack(self, pid: int, stack_id: int) -> list[Value] | None:
         """Return the frames of a stack, innermost first; None when nobody could name them."""
@@ -155,7 +155,7 @@ class Decoder:
         comm: str | None = None,
         ns_pid: int | None = None,
     ) -> EventLine:
-        unix_ns = time_ns + self._clock_offset_ns
+        unix_ns = time_ns + self.clock_offset_ns
         if process is None:
             return EventLine(unix_ns, event, None, None, None, None, pid, ns_pid, tid, comm, values)
         box = process.container or _NO_CONTAINER

@@ -79,6 +79,8 @@ class End:
     """Shared memory that exists at the end, with its size in bytes; None: nobody looked."""
     last_sizes: Mapping[SharedKey, int | None] | None = None
     """Its sizes as they were last seen before the container ended."""
+    attached_ns: int | None = None
+    """Unix time from when on the programs saw everything: compiling may have taken seconds before it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,13 +109,6 @@ class Selection:
         return array if self.pid is None else array[array["pid"] == self.pid]
 
 
-def clock_offset_ns() -> int:
-    """Return CLOCK_REALTIME minus CLOCK_MONOTONIC, now."""
-    before = time.monotonic_ns()
-    now = time.time_ns()
-    return now - (before + time.monotonic_ns()) // 2
-
-
 def start_here(
     command_line: Iterable[str],
     schema: Schema,
@@ -121,9 +116,10 @@ def start_here(
     target: Container | None,
     cgroup_version: int | None,
     options: Mapping[str, Any],
+    clock_offset_ns: int,
     proc: Path = Path("/proc"),
 ) -> Start:
-    """Return the Start of a trace that begins now on this host."""
+    """Return the Start of a trace that begins now on this host, and takes the time from `clock_offset_ns`."""
     uname, boot_id = os.uname(), None
     with contextlib.suppress(OSError):
         boot_id = (proc / "sys/kernel/random/boot_id").read_text().strip()
@@ -135,7 +131,7 @@ def start_here(
         hostname=uname.nodename,
         boot_id=boot_id,
         started_ns=time.time_ns(),
-        clock_offset_ns=clock_offset_ns(),
+        clock_offset_ns=clock_offset_ns,
         page_size_bytes=os.sysconf("SC_PAGE_SIZE"),
         byte_order=sys.byteorder,
         cgroup_version=cgroup_version,
@@ -205,6 +201,7 @@ class RecordingWriter:
         mapped = end.still_mapped
         fields = {
             "ended_ns": end.ended_ns,
+            "attached_ns": end.attached_ns,
             "lost": dict(end.lost),
             "still_mapped": None if mapped is None else list(mapped.items()),
             "still_linked": _shared_rows(end.still_linked),
@@ -414,6 +411,7 @@ def _end_from(value: Mapping[str, Any]) -> End:
     mapped = value["still_mapped"]
     return End(
         ended_ns=value["ended_ns"],
+        attached_ns=value["attached_ns"],
         lost=value["lost"],
         still_mapped=None if mapped is None else dict(mapped),
         still_linked=_shared_from(value["still_linked"]),

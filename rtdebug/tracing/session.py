@@ -25,9 +25,10 @@ from rtdebug.containers.owners import OwnerOf, owner_by_path
 from rtdebug.host import bpf
 from rtdebug.host.inside import open_inside
 from rtdebug.tracing.aggregates import AggregateReader
+from rtdebug.tracing.clock import STEP_NS, clock_offset_ns
 from rtdebug.tracing.compiler import compiled_program
 from rtdebug.tracing.decode import Decoder
-from rtdebug.tracing.entries import Entry, place_entry, process_entry, shm_device_entry, stack_entry
+from rtdebug.tracing.entries import Entry, clock_entry, place_entry, process_entry, shm_device_entry, stack_entry
 from rtdebug.tracing.fields import Host
 from rtdebug.tracing.line import EventLine
 from rtdebug.tracing.loader import TRACED_PAGE, Loaded, load, traced_pages
@@ -241,6 +242,12 @@ class Session:
         os.close(fd)
         self._learn(shm_device_entry(os.major(device) << 20 | os.minor(device)))
 
+    def keep_time(self) -> None:
+        """Notice that the clock was set, so that what comes from now on has the right time."""
+        offset_ns = clock_offset_ns()
+        if abs(offset_ns - self.decoder.clock_offset_ns) >= STEP_NS:
+            self._learn(clock_entry(offset_ns))
+
     def _learn(self, entry: Entry) -> None:
         self.decoder.learn(entry)
         if self.recorder is not None:
@@ -403,22 +410,6 @@ def is_runtime(comm: str | None) -> bool:
 
 def _time_of(line: EventLine) -> int:
     return line.time_ns
-
-
-def clock_offset_ns() -> int:
-    """Return CLOCK_REALTIME minus CLOCK_MONOTONIC: what turns a kernel time stamp into wall time.
-
-    The closest of a few pairs of readings is taken: a thread can be switched out between two.
-    """
-    best: tuple[int, int] | None = None
-    for _ in range(5):
-        before = time.monotonic_ns()
-        wall = time.time_ns()
-        after = time.monotonic_ns()
-        if best is None or after - before < best[0]:
-            best = after - before, wall - (before + after) // 2
-    assert best is not None
-    return best[1]
 
 
 def still_mapped_bytes(first_vm_bytes: Mapping[int, int], proc: Path = Path("/proc")) -> dict[int, int]:

@@ -199,7 +199,10 @@ class SummaryBuilder:
         """
         processes = sorted(
             (_process_totals(process, still_mapped) for process in self._processes.values()),
-            key=lambda totals: (totals.still_mapped_bytes or 0, totals.mapped_bytes, _calls(totals.events)),
+            # the pid last, for a recording gives them in another order than the trace had
+            key=lambda totals: (
+                totals.still_mapped_bytes or 0, totals.mapped_bytes, _calls(totals.events), totals.pid,
+            ),
             reverse=True,
         )
         shared = sorted(self._shared.finish(still_linked, last_sizes or {}), key=_shared_rank, reverse=True)
@@ -427,6 +430,6 @@ def _process_totals(process: _Process, still_mapped: Mapping[int, int] | None) -
     )
 
 
-def _shared_rank(found: SharedMemory) -> tuple[bool, int]:
-    """What is still linked first, then by size."""
-    return bool(found.linked), found.length_bytes or 0
+def _shared_rank(found: SharedMemory) -> tuple[bool, int, str, str]:
+    """What is still linked first, then by size; equal ones in one order, whatever order they came in."""
+    return bool(found.linked), found.length_bytes or 0, found.key.kind, found.key.name

@@ -313,6 +313,6 @@ def test_bcc_that_is_not_there(starts: Starts, tmp_path: Path) -> None:
     )
     assert done.returncode == 3
     assert done.stdout == ""
-    assert "bcc is not installed" in done.stderr
+    assert "run here: bcc\n" in done.stderr
     assert "apt-get install python3-bpfcc" in done.stderr
     assert "Traceback" not in done.stderr

@@ -149,8 +149,9 @@ def test_a_bpf_program_that_stays_is_found() -> None:
     assert not [line for line in leftovers.left_since(before) if line.startswith("BPF")]
 
 
-def test_a_test_that_leaves_a_process_fails(pytester: pytest.Pytester) -> None:
+def test_a_test_that_leaves_a_process_fails(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
     """The whole check at work: a session of its own, with the conftest.py of the kernel tests."""
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[2]))
     pytester.makepyfile(
         """
         import subprocess

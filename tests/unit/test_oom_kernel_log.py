@@ -71,7 +71,7 @@ def test_v1_tree_hits_memory_plus_swap():
 
 
 @pytest.mark.parametrize("room_kib", [0, 4, 28], ids=lambda room: f"{room} KiB of room")
-@pytest.mark.parametrize(("memory_failcnt", "memsw_failcnt"), [(0, 7), (7, 0)])
+@pytest.mark.parametrize(("memory_failcnt", "memsw_failcnt"), [(0, 7), (7, 0), (0, 0)])
 def test_of_two_equal_limits_the_one_that_refused_counts(room_kib, memory_failcnt, memsw_failcnt):
     """memory.memsw.limit_in_bytes equal to memory.limit_in_bytes, with pages given back before the dump or not."""
     (record,) = fixture_records("memcg-v1-6.18.dmesg")

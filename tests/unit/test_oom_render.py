@@ -122,6 +122,23 @@ def test_kinds_of_kills_are_told_apart(fields, part):
     assert part in text
 
 
+@pytest.mark.parametrize(
+    ("usages", "words"),
+    [
+        ([2, 60, 139], ["2 MiB to 139 MiB in 2.0 s, the last 900.0 ms before the kill"]),
+        ([2, 1, 9, 5], ["2 MiB to 5 MiB in 3.0 s, the last 900.0 ms before the kill", "between 1 MiB and 9 MiB"]),
+    ],
+    ids=["up", "up and down"],
+)
+def test_the_history_says_when_its_last_sample_was(usages, words):
+    last = len(usages) - 1
+    history = [{"age_ns": (last - n) * 10**9 + 9 * 10**8, "usage_bytes": u * MIB} for n, u in enumerate(usages)]
+    drawn = [row.strip() for row in rows(with_fields(history=history))]
+    start = next(n for n, row in enumerate(drawn) if row.startswith("history"))
+    assert drawn[start + 1 : start + 1 + len(words)] == words
+    assert not drawn[start + 1 + len(words)].startswith("between")
+
+
 HOSTILE = [
     "\x1b[2J\x1b]0;x\x07",
     "a\nOOM kill at 00:00",

@@ -224,6 +224,10 @@ def test_golden(utc):  # noqa: F811
 
 def test_losses_are_always_told():
     assert render_summary(summed()) == ["0 events in 10.0 s (0.0/s), 0 failed, 0 lost"]
+
+
+def test_one_event_is_no_plural():
+    assert render_summary(summed(event_line("sigbus")))[0].startswith("1 event in 10.0 s")
     assert "losses not known" in render_summary(summed(lost=None))[0]
     assert "\x1b[1;31m7 lost" in render_summary(summed(lost=7), colour=True)[0]
 
@@ -283,3 +287,16 @@ def test_whatever_comes_is_summed_and_shown_safely(events):
     out = io.BytesIO()
     JsonRenderer(out).summary(found)
     assert json.loads(out.getvalue())["event"] == "summary"
+
+
+@given(st.permutations(range(6)))
+def test_equal_ones_have_an_order_whatever_order_they_came_in(order):
+    """Else a recording, which gives its lines in another order, would show another summary than the trace."""
+    pids = [4711 + number for number in order]
+    lines = [event_line("mmap", pid, length_bytes=MIB) for pid in pids]
+    lines += [event_line("shm_open", pid, path=f"/dev/shm/{pid}", created=True, ret=3, errno=None) for pid in pids]
+    found = summed(*lines)
+    assert [process.pid for process in found.processes] == sorted(pids, reverse=True)
+    assert [shared.key.name for shared in found.shared_memory] == sorted(
+        (f"/dev/shm/{pid}" for pid in pids), reverse=True
+    )
