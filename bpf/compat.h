@@ -73,6 +73,34 @@ static __always_inline u32 rss_pages(struct mm_struct *mm, u32 counter)
 	return pages > 0 ? pages : 0;
 }
 
+#ifndef HAS_TASK_ARG_mark_victim
+/* --- the process that has a pid in the host's pid namespace --- */
+#define PID_TREE_DEPTH 6
+
+/* The tree of pids (struct idr is a struct xarray since commit f32f004cddf8, in v4.20). The address of an inner node is
+ * stored with 2 added: include/linux/xarray.h, xa_to_node(). */
+static __always_inline struct task_struct *task_of_pid(u32 number)
+{
+	struct task_struct *current_task = (struct task_struct *)bpf_get_current_task();
+	struct pid *pid = KREAD(current_task, thread_pid);
+	struct pid_namespace *host = KREAD(pid, numbers[0].ns);
+	u64 entry = (u64)KREAD(host, idr.idr_rt.xa_head);
+	struct hlist_node *first;
+
+#pragma unroll
+	for (int depth = 0; depth < PID_TREE_DEPTH; depth++) {
+		struct xa_node *node = (struct xa_node *)(entry - 2);
+		u32 slots = sizeof(node->slots) / sizeof(node->slots[0]);
+
+		if ((entry & 3) == 2)
+			entry = (u64)KREAD(node, slots[(number >> KREAD(node, shift)) & (slots - 1)]);
+	}
+	pid = (struct pid *)entry;
+	first = KREAD(pid, tasks[0].first);   /* PIDTYPE_PID */
+	return first ? CONTAINER_OF(first, struct task_struct, pid_links[0]) : NULL;
+}
+#endif
+
 /* --- the mapping an address lies in --- */
 #ifdef HAS_FIELD_mm_struct__mm_mt
 /* commit d4af56c5c7c6 ("mm: start tracking VMAs with maple tree"), in v6.1. Encoding of node pointers:
