@@ -37,7 +37,7 @@ enum traced_state {
 	NOT_TRACED = 0,
 	TRACED = 1,
 	TRACED_COMPAT = 2,        /* traced, but a 32-bit program: its system call numbers mean other calls */
-	TRACED_RUNTIME = 3,       /* runc or crun on its way in: its calls are not the container's, its exec will be */
+	TRACED_RUNTIME = 3,       /* runc or crun on its way in, until its exec; or rtdebug itself: calls that are not shown */
 };
 
 /* One byte for each possible tgid. An array look-up is inlined by the JIT and a byte is stored without a lock:

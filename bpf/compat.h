@@ -44,6 +44,13 @@ enum {
 #error "rtdebug knows the system call convention of x86-64 and arm64 only"
 #endif
 
+/* --- reading user memory: by a name that bcc does not know. At each bpf_probe_read_user it reads all of
+ * /proc/kallsyms, to see whether the kernel has it: a quarter of the compile time. Numbers: enum bpf_func_id of
+ * include/uapi/linux/bpf.h; commit 6ae08ae3dea2 ("bpf: Add probe_read_{user, kernel} and probe_read_{user,
+ * kernel}_str helpers"), in v5.5. --- */
+static long (*read_user)(void *to, u32 size, const void *from) = (void *)112;
+static long (*read_user_str)(void *to, u32 size, const void *from) = (void *)114;
+
 /* --- 32-bit programs: exec sets the size of their address space; the thread flags for it move between kernels --- */
 static __always_inline bool is_compat(struct task_struct *task)
 {
@@ -65,6 +72,34 @@ static __always_inline u32 rss_pages(struct mm_struct *mm, u32 counter)
 #endif
 	return pages > 0 ? pages : 0;
 }
+
+#ifndef HAS_TASK_ARG_mark_victim
+/* --- the process that has a pid in the host's pid namespace --- */
+#define PID_TREE_DEPTH 6
+
+/* The tree of pids (struct idr is a struct xarray since commit f32f004cddf8, in v4.20). The address of an inner node is
+ * stored with 2 added: include/linux/xarray.h, xa_to_node(). */
+static __always_inline struct task_struct *task_of_pid(u32 number)
+{
+	struct task_struct *current_task = (struct task_struct *)bpf_get_current_task();
+	struct pid *pid = KREAD(current_task, thread_pid);
+	struct pid_namespace *host = KREAD(pid, numbers[0].ns);
+	u64 entry = (u64)KREAD(host, idr.idr_rt.xa_head);
+	struct hlist_node *first;
+
+#pragma unroll
+	for (int depth = 0; depth < PID_TREE_DEPTH; depth++) {
+		struct xa_node *node = (struct xa_node *)(entry - 2);
+		u32 slots = sizeof(node->slots) / sizeof(node->slots[0]);
+
+		if ((entry & 3) == 2)
+			entry = (u64)KREAD(node, slots[(number >> KREAD(node, shift)) & (slots - 1)]);
+	}
+	pid = (struct pid *)entry;
+	first = KREAD(pid, tasks[0].first);   /* PIDTYPE_PID */
+	return first ? CONTAINER_OF(first, struct task_struct, pid_links[0]) : NULL;
+}
+#endif
 
 /* --- the mapping an address lies in --- */
 #ifdef HAS_FIELD_mm_struct__mm_mt

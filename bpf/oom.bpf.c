@@ -2,6 +2,32 @@
 /* OOM kills: the victim and every cgroup from it up to the root, read while the victim still has its memory. */
 
 #define UNKNOWN_CONSTRAINT 0xffff
+#define CONSTRAINT_MEMCG 3   /* enum oom_constraint, include/linux/oom.h */
+
+/* By thread: what out_of_memory() was called with. It lies on the stack of the thread, which stays in that function
+ * while it kills; so the entry is that of the kill, and an older one is overwritten before the next. */
+BPF_TABLE("lru_hash", u32, struct oom_control *, oom_controls, 1024);
+
+static __always_inline void remember_oom_control(struct oom_control *oc)
+{
+	u32 tid = bpf_get_current_pid_tgid();
+
+	oom_controls.update(&tid, &oc);
+}
+
+/* fentry: out_of_memory(oc) */
+int on_out_of_memory(u64 *ctx)
+{
+	remember_oom_control((struct oom_control *)ctx[0]);
+	return 0;
+}
+
+/* kprobe: out_of_memory(oc) */
+int on_out_of_memory_kprobe(struct pt_regs *regs)
+{
+	remember_oom_control((struct oom_control *)PT_REGS_PARM1(regs));
+	return 0;
+}
 
 static __always_inline u64 css_memcg_id(struct cgroup_subsys_state *css)
 {
@@ -11,8 +37,35 @@ static __always_inline u64 css_memcg_id(struct cgroup_subsys_state *css)
 	return KREAD(node, id);
 }
 
+/* What was short. Without the probe on out_of_memory() nothing is known of it here. */
+static __always_inline void fill_shortage(struct oom_event *e)
+{
+	u32 tid = bpf_get_current_pid_tgid();
+	struct oom_control **found = oom_controls.lookup(&tid);
+	struct mem_cgroup *memcg;
+	struct oom_control *oc;
+
+	e->constraint = UNKNOWN_CONSTRAINT;
+	e->order = -1;
+	if (!found)
+		return;
+	oc = *found;
+	memcg = KREAD(oc, memcg);
+	/* these two are const: a variable of their type could not be read into */
+	bpf_probe_read_kernel(&e->order, sizeof(e->order), &oc->order);
+	bpf_probe_read_kernel(&e->gfp_mask, sizeof(e->gfp_mask), &oc->gfp_mask);
+	if (memcg) {
+		e->constraint = CONSTRAINT_MEMCG;
+		e->oom_memcg_id = css_memcg_id(&memcg->css);
+	} else if (KREAD(oc, totalpages)) {
+		/* constrained_alloc() has set both */
+		e->constraint = KREAD(oc, constraint);
+	}
+}
+
 static __always_inline void fill_levels(struct oom_event *e, struct task_struct *victim)
 {
+	bool in_domain = true;
 	struct css_set *set = KREAD(victim, cgroups);
 	struct cgroup_subsys_state *css = KREAD(set, subsys[memory_cgrp_id]);
 
@@ -29,14 +82,17 @@ static __always_inline void fill_levels(struct oom_event *e, struct task_struct 
 		level->usage_pages = KREAD(memcg, memory.usage.counter);
 		level->limit_pages = KREAD(memcg, memory.max);
 		level->failcnt = KREAD(memcg, memory.failcnt);
-		e->oom_group |= KREAD(memcg, oom_group);
+		/* mem_cgroup_get_oom_group() looks no further up than where the limit was hit */
+		if (in_domain)
+			e->oom_group |= KREAD(memcg, oom_group);
+		in_domain = in_domain && level->memcg_id != e->oom_memcg_id;
 		e->levels = i + 1;
 		css = KREAD(css, parent);
 	}
 }
 
 /* mark_victim(task, uid); before commit 72ba14deb40a ("mm: update mark_victim tracepoints fields"), in v6.9,
- * mark_victim(pid): then the victim is known only when it is the current process */
+ * mark_victim(pid) */
 int on_mark_victim(u64 *ctx)
 {
 	struct task_struct *current_task = (struct task_struct *)bpf_get_current_task();
@@ -52,7 +108,7 @@ int on_mark_victim(u64 *ctx)
 #ifdef HAS_TASK_ARG_mark_victim
 	victim = (struct task_struct *)ctx[0];
 #else
-	victim = KREAD(current_task, pid) == (int)ctx[0] ? current_task : NULL;
+	victim = task_of_pid(ctx[0]);
 #endif
 	if (!cfg->all && victim && !traced_state(KREAD(victim, tgid))) {
 		u64 memcg_id = memcg_id_of(victim);
@@ -64,8 +120,7 @@ int on_mark_victim(u64 *ctx)
 	if (!e)
 		return 0;
 	__builtin_memset(e, 0, __builtin_offsetof(struct oom_event, memcg));
-	e->constraint = UNKNOWN_CONSTRAINT;
-	e->order = -1;
+	fill_shortage(e);
 	if (victim) {
 		fill_header_of(&e->header, EVENT_OOM_KILL, victim);
 		if (!is_comm(cfg, e->header.comm)) {

@@ -41,7 +41,7 @@ static __always_inline void emit_process(u32 event, struct task_struct *task, u6
 		if (length > CMDLINE_LEN - 1)
 			length = CMDLINE_LEN - 1;
 		length &= CMDLINE_LEN - 1;
-		if (!bpf_probe_read_user(e->cmdline, length, (void *)start))
+		if (!read_user(e->cmdline, length, (void *)start))
 			e->cmdline_bytes = length;
 	}
 	events.ringbuf_submit(e, 0);
@@ -103,8 +103,8 @@ int on_process_exec(u64 *ctx)
 
 	if (!cfg)
 		return 0;
-	state = traced_state(tgid);
-	if (!state && !cfg->all)
+	memcg_id = memcg_id_of(task);
+	if (!traced_state(tgid) && !cfg->all && (cfg->only_pid || !target_cgroups.lookup(&memcg_id)))
 		return 0;
 	state = traced_state_for(task);
 	if (!cfg->all || state == TRACED_COMPAT)
@@ -112,7 +112,6 @@ int on_process_exec(u64 *ctx)
 	mm = KREAD(task, mm);
 	brk = KREAD(mm, brk);
 	brk_ends.update(&tgid, &brk);
-	memcg_id = memcg_id_of(task);
 	emit_process(EVENT_PROCESS_EXEC, task, memcg_id);
 	return 0;
 }

@@ -104,7 +104,7 @@ static __always_inline void emit_shm_file(void *ctx, struct config *cfg, struct 
 			read_folders(e, KREAD(dentry, d_parent));
 		}
 	} else {
-		long length = bpf_probe_read_user_str(e->name, sizeof(e->name), call->user_path);
+		long length = read_user_str(e->name, sizeof(e->name), call->user_path);
 		bool named = length > 9 && starts_with_dev_shm(e->name);
 		struct dentry *folder = NULL;
 
@@ -194,7 +194,7 @@ static __always_inline void on_shm_call(void *ctx, struct config *cfg, struct pt
 		/* struct open_how, include/uapi/linux/openat2.h */
 		u64 how[2] = {};
 
-		bpf_probe_read_user(how, sizeof(how), (void *)ARG3(regs));
+		read_user(how, sizeof(how), (void *)ARG3(regs));
 		call.event = EVENT_SHM_OPEN;
 		call.directory_fd = ARG1(regs);
 		call.user_path = (const char *)ARG2(regs);

@@ -60,7 +60,7 @@ static __always_inline void emit_shm_full(void *ctx, struct config *cfg, struct 
 	if (file) {
 		fill_tmpfs(e, file);
 	} else {
-		long length = bpf_probe_read_user_str(e->name, sizeof(e->name), user_path);
+		long length = read_user_str(e->name, sizeof(e->name), user_path);
 		struct dentry *folder = length > 1 && e->name[0] != '/' ? begins_in_shm(directory_fd) : NULL;
 
 		if (folder) {

@@ -8,10 +8,13 @@ from __future__ import annotations
 
 import ctypes
 import errno
+import fcntl
 import os
 import platform
+import resource
 import struct
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 from rtdebug.errors import HostUnable, RtdebugError
@@ -37,6 +40,10 @@ MAP_TYPE_RINGBUF = 27
 
 PROG_TYPE_KPROBE, PROG_TYPE_RAW_TRACEPOINT, PROG_TYPE_TRACING = 2, 17, 26
 ATTACH_TRACE_RAW_TP, ATTACH_TRACE_FENTRY = 23, 24
+
+_PERF_FLAG_FD_CLOEXEC = 8
+# _IOW('$', 8, __u32); PowerPC has the direction in other bits
+_PERF_EVENT_IOC_SET_BPF = 0x80042408 if platform.machine().startswith("ppc") else 0x40042408
 
 NAME_PREFIX = "rtdebug_"
 """Every program of ours begins with it: `bpftool prog` shows whose it is."""
@@ -68,6 +75,18 @@ def _bpf(command: int, attributes: bytes | ctypes.Array[ctypes.c_char]) -> int:
 
 def _object_name(name: str) -> bytes:
     return (NAME_PREFIX + name).encode()[:15]
+
+
+def lift_memlock_limit() -> None:
+    """Let this process have as much BPF memory as it asks for.
+
+    Before commit 3ac1f01b43b6 ("bpf: Eliminate rlimit-based memory accounting for bpf progs"), in v5.11, maps and
+    programs counted against RLIMIT_MEMLOCK. Whose limit stays too low gets EPERM from create_map().
+    """
+    _, hard = resource.getrlimit(resource.RLIMIT_MEMLOCK)
+    for limit in (hard, resource.RLIM_INFINITY):  # the second one needs CAP_SYS_RESOURCE
+        with suppress(ValueError, OSError):
+            resource.setrlimit(resource.RLIMIT_MEMLOCK, (limit, limit))
 
 
 def create_map(kind: int, key_bytes: int, value_bytes: int, entries: int, flags: int, name: str) -> int:
@@ -132,6 +151,38 @@ def open_raw_tracepoint(program_fd: int, name: str | None) -> int:
     if fd < 0:
         raise BpfError(f"cannot attach to {name or 'the tracepoint'}", -fd)
     return fd
+
+
+def open_fentry(program_fd: int) -> int:
+    """Attach to the kernel function that a program of ATTACH_TRACE_FENTRY was loaded for. Returns the link."""
+    return open_raw_tracepoint(program_fd, None)
+
+
+def open_kprobe(program_fd: int, function: str, sys: Path = Path("/sys")) -> int:
+    """Attach to the entry of a kernel function by a breakpoint; closing the descriptor detaches. Raises BpfError."""
+    name = ctypes.create_string_buffer(function.encode())
+    return open_probe("kprobe", program_fd, (ctypes.addressof(name), 0), pid=-1, cpu=0, sys=sys)
+
+
+def open_probe(kind: str, program_fd: int, place: tuple[int, int], *, pid: int, cpu: int, sys: Path) -> int:
+    """Attach by perf_event_open(2) with the PMU `kprobe` or `uprobe` (Linux 4.17): config1 and config2 are `place`.
+
+    The program runs on every CPU: `cpu` only says where the event is counted. Raises BpfError.
+    """
+    try:
+        pmu = int((sys / f"bus/event_source/devices/{kind}/type").read_text(encoding="ascii"))
+    except OSError as error:
+        raise BpfError(f"this kernel has no {kind}s", error.errno or errno.ENOENT) from error
+    attributes = ctypes.create_string_buffer(struct.pack("=II5QIIQQ", pmu, 72, *(0,) * 7, *place))
+    event = int(_libc.syscall(_syscall_numbers()[1], attributes, pid, cpu, -1, _PERF_FLAG_FD_CLOEXEC))
+    if event < 0:
+        raise BpfError(f"cannot make a {kind}", ctypes.get_errno())
+    try:
+        fcntl.ioctl(event, _PERF_EVENT_IOC_SET_BPF, program_fd)
+    except OSError as error:
+        os.close(event)
+        raise BpfError(f"cannot put a program on a {kind}", error.errno or 0) from error
+    return event
 
 
 def update(map_fd: int, key: bytes, value: bytes) -> None:

@@ -8,9 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import errno
-import fcntl
 import os
-import platform
 import resource
 import struct
 from collections.abc import Iterator
@@ -30,8 +28,6 @@ _READ_KERNEL = (
     + struct.pack("=BBhi", 0x85, 0, 0, 113)  # call bpf_probe_read_kernel
     + _RETURN_0
 )
-_PERF_EVENT_OPEN = {"x86_64": 298, "aarch64": 241, "riscv64": 241, "s390x": 331, "ppc64le": 319}
-_PERF_FLAG_FD_CLOEXEC = 8
 _LIBBPF = "libbpf.so.1"
 
 
@@ -63,15 +59,16 @@ def try_fentry(function: str) -> None:
 
 def try_kprobe(function: str, sys: Path = Path("/sys")) -> None:
     """Attach to the entry of a kernel function by a breakpoint."""
-    name = ctypes.create_string_buffer(function.encode())
-    _try_probe("kprobe", ctypes.addressof(name), 0, pid=-1, cpu=0, sys=sys)
+    with _program(bpf.PROG_TYPE_KPROBE, "kprobe") as program:
+        os.close(bpf.open_kprobe(program, function, sys))
 
 
 def try_uprobe(sys: Path = Path("/sys")) -> None:
     """Attach to a function of this process's own libc, one that is never called."""
     path, offset = _place_of_abort()
     name = ctypes.create_string_buffer(os.fsencode(path))
-    _try_probe("uprobe", ctypes.addressof(name), offset, pid=0, cpu=-1, sys=sys)
+    with _program(bpf.PROG_TYPE_KPROBE, "uprobe") as program:
+        os.close(bpf.open_probe("uprobe", program, (ctypes.addressof(name), offset), pid=0, cpu=-1, sys=sys))
 
 
 def memlock_is_charged() -> bool:
@@ -132,39 +129,6 @@ def _libbpf() -> ctypes.CDLL:
         raise HostUnable(f"{_LIBBPF} cannot be loaded", "apt-get install libbpf1") from error
     library.libbpf_set_print(None)  # it would write to our standard error
     return library
-
-
-def _try_probe(kind: str, config1: int, config2: int, *, pid: int, cpu: int, sys: Path) -> None:
-    """perf_event_open(2) with the PMU `kprobe` or `uprobe` (Linux 4.17), and a program on it."""
-    try:
-        pmu = int((sys / f"bus/event_source/devices/{kind}/type").read_text())
-    except OSError as error:
-        raise RtdebugError(f"this kernel has no {kind}s") from error
-    with _program(bpf.PROG_TYPE_KPROBE, kind) as program:
-        attributes = struct.pack("=II5QIIQQ", pmu, 72, *(0,) * 7, config1, config2)
-        event = _perf_event_open(attributes, pid, cpu)
-        try:
-            fcntl.ioctl(event, _perf_event_ioc_set_bpf(), program)
-        except OSError as error:
-            raise bpf.BpfError(f"cannot put a program on a {kind}", error.errno or 0) from error
-        finally:
-            os.close(event)
-
-
-def _perf_event_open(attributes: bytes, pid: int, cpu: int) -> int:
-    number = _PERF_EVENT_OPEN.get(platform.machine())
-    if number is None:
-        raise HostUnable(f"rtdebug does not know perf_event_open of {platform.machine()}")
-    libc = ctypes.CDLL(None, use_errno=True)
-    fd = int(libc.syscall(number, attributes, pid, cpu, -1, _PERF_FLAG_FD_CLOEXEC))
-    if fd < 0:
-        raise bpf.BpfError("perf_event_open fails", ctypes.get_errno())
-    return fd
-
-
-def _perf_event_ioc_set_bpf() -> int:
-    """_IOW('$', 8, __u32); PowerPC has the direction in other bits."""
-    return 0x80042408 if platform.machine().startswith("ppc") else 0x40042408
 
 
 def _place_of_abort() -> tuple[str, int]:

@@ -52,7 +52,7 @@ class OomKill:
     trigger_comm: str | None = None
     memcg_id: int | None = None
     oom_memcg_id: int | None = None
-    """The cgroup whose limit was hit, where a probe of oom_kill_process said so."""
+    """The cgroup whose limit was hit, where a probe of out_of_memory() said so."""
     constraint: Constraint | None = None
     order: int | None = None
     gfp_mask: str | None = None

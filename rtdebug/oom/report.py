@@ -12,7 +12,7 @@ from rtdebug.oom.kill import MemcgLevel, OomKill
 from rtdebug.oom.record import Constraint, MemoryCounter, OomRecord, Victim
 from rtdebug.tracing.line import EventLine, Value
 
-LimitSource = Literal["kernel_log", "oom_kill_process", "at_limit"]
+LimitSource = Literal["kernel_log", "out_of_memory", "at_limit"]
 StatSource = Literal["kernel_log", "cgroup_files", "last_sample"]
 LimitOwner = Literal["container", "below", "above", "elsewhere"]
 
@@ -203,7 +203,7 @@ def _limit(kill: OomKill, log: OomRecord | None) -> _Limit:
         )
     if kill.oom_memcg_id is not None:
         level = next((level for level in kill.levels if level.memcg_id == kill.oom_memcg_id), None)
-        return _of_level(level, "oom_kill_process", level.cgroup if level else None)
+        return _of_level(level, "out_of_memory", level.cgroup if level else None)
     if (log.constraint if log and log.constraint else kill.constraint) in (None, "memcg"):
         full = level_at_limit(kill.levels)
         return _of_level(full, "at_limit", full.cgroup) if full else _Limit()

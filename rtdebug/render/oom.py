@@ -49,7 +49,7 @@ _SOURCES = {
 }
 _LIMIT_SOURCES = {
     "kernel_log": "said by the kernel log",
-    "oom_kill_process": "said by oom_kill_process",
+    "out_of_memory": "said by out_of_memory()",
     "at_limit": "inferred: it is the full one on the victim's path",
 }
 _OWNERS = {

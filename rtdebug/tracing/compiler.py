@@ -21,7 +21,15 @@ from typing import Any
 from rtdebug.errors import HostUnable, RtdebugError
 from rtdebug.host.bcc import find_bcc, read_version
 from rtdebug.host.cache import read_cached, write_cached
-from rtdebug.tracing.program import PROBES, CompiledProgram, MapSpec, cache_name, made_for, program_source
+from rtdebug.tracing.program import (
+    FUNCTION_PROBES,
+    PROBES,
+    CompiledProgram,
+    MapSpec,
+    cache_name,
+    made_for,
+    program_source,
+)
 
 _PSEUDO_MAP_FD = 1
 _LOAD_64_BIT_IMMEDIATE = 0x18
@@ -85,15 +93,21 @@ def compile_program(source: str, shim: Path) -> CompiledProgram:
     module = bcc.BPF(text=source.encode(), cflags=[*_FLAGS, *flags])
     maps = _maps(bcc, module)
     places = {fd: place for place, (fd, _) in enumerate(maps)}
-    functions = {
-        probe.function: name_maps_by_place(module.dump_func(probe.function.encode()), places) for probe in PROBES
-    }
-    ids = {probe.tracepoint: btf.tracepoint_id(probe.tracepoint) for probe in PROBES}
+    names = [probe.function for probe in PROBES]
+    names += [name for probe in FUNCTION_PROBES for name in (probe.fentry, probe.kprobe)]
+    functions = {name: name_maps_by_place(module.dump_func(name.encode()), places) for name in names}
+    tracepoints = {probe.tracepoint: btf.tracepoint_id(probe.tracepoint) for probe in PROBES}
+    kernel_functions = {probe.kernel_function: btf.function_id(probe.kernel_function) for probe in FUNCTION_PROBES}
     return CompiledProgram(
         maps=tuple(spec for _, spec in maps),
         functions=functions,
-        tracepoint_ids={name: number for name, number in ids.items() if number is not None},
+        tracepoint_ids=_known(tracepoints),
+        function_ids=_known(kernel_functions),
     )
+
+
+def _known(ids: dict[str, int | None]) -> dict[str, int]:
+    return {name: number for name, number in ids.items() if number is not None}
 
 
 def _import_bcc(folder: Path) -> ModuleType:

@@ -9,12 +9,13 @@ from __future__ import annotations
 import os
 import struct
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from rtdebug.errors import HostUnable
 from rtdebug.host import bpf
-from rtdebug.tracing.program import PROBES, CompiledProgram, Probe
+from rtdebug.tracing.program import FUNCTION_PROBES, PROBES, CompiledProgram, FunctionProbe, Probe
 
 _PSEUDO_MAP_FD = 1
 _LOAD_64_BIT_IMMEDIATE = 0x18
@@ -28,14 +29,47 @@ class Loaded:
 
     maps: dict[str, int]
     programs: dict[str, int]
-    tracepoint_ids: Mapping[str, int]
+    compiled: CompiledProgram
     links: list[int] = field(default_factory=list)
 
     def attach(self, probes: Iterable[Probe] = PROBES) -> None:
         """Attach the programs in order. Raises BpfError."""
+        for function_probe in FUNCTION_PROBES:
+            self._attach_function(function_probe)
         for probe in probes:
-            by_name = None if probe.tracepoint in self.tracepoint_ids else probe.tracepoint
+            by_name = None if probe.tracepoint in self.compiled.tracepoint_ids else probe.tracepoint
             self.links.append(bpf.open_raw_tracepoint(self.programs[probe.function], by_name))
+
+    def _attach_function(self, probe: FunctionProbe) -> None:
+        """By fentry, else by kprobe; where the kernel refuses both, traces do without."""
+        number = self.compiled.function_ids.get(probe.kernel_function)
+        if number is not None:
+            with suppress(bpf.BpfError):
+                program = self._load(
+                    probe.fentry, bpf.PROG_TYPE_TRACING, attach_type=bpf.ATTACH_TRACE_FENTRY, btf_id=number
+                )
+                self.links.append(bpf.open_fentry(program))
+                return
+        with suppress(bpf.BpfError):
+            program = self._load(probe.kprobe, bpf.PROG_TYPE_KPROBE)
+            self.links.append(bpf.open_kprobe(program, probe.kernel_function))
+
+    def _load(self, function: str, kind: int, *, attach_type: int = 0, btf_id: int = 0) -> int:
+        name = function.removeprefix("on_")
+        code = put_descriptors(self.compiled.functions[function], list(self.maps.values()))
+        program = bpf.load_program(kind, code, name, attach_type=attach_type, btf_id=btf_id)
+        self.programs[function] = program
+        return program
+
+    def load_tracepoint(self, probe: Probe) -> None:
+        """Load a program for its tracepoint, with the types of its arguments where BTF has them. Raises BpfError."""
+        number = self.compiled.tracepoint_ids.get(probe.tracepoint)
+        if number is None:
+            self._load(probe.function, bpf.PROG_TYPE_RAW_TRACEPOINT)
+        else:
+            self._load(
+                probe.function, bpf.PROG_TYPE_TRACING, attach_type=bpf.ATTACH_TRACE_RAW_TP, btf_id=number
+            )
 
     def detach(self) -> None:
         """Detach; the maps can still be read."""
@@ -60,24 +94,15 @@ def load(compiled: CompiledProgram, entries: Mapping[str, int], probes: Iterable
 
     Raises HostUnable when this kernel does not let us, BpfError when it refuses a program.
     """
-    loaded = Loaded({}, {}, compiled.tracepoint_ids)
+    loaded = Loaded({}, {}, compiled)
+    bpf.lift_memlock_limit()
     try:
-        places = []
         for spec in compiled.maps:
             number = entries.get(spec.name, spec.entries)
             fd = bpf.create_map(spec.kind, spec.key_bytes, spec.value_bytes, number, spec.flags, spec.name)
             loaded.maps[spec.name] = fd
-            places.append(fd)
         for probe in probes:
-            code = put_descriptors(compiled.functions[probe.function], places)
-            btf_id = compiled.tracepoint_ids.get(probe.tracepoint, 0)
-            loaded.programs[probe.function] = bpf.load_program(
-                bpf.PROG_TYPE_TRACING if btf_id else bpf.PROG_TYPE_RAW_TRACEPOINT,
-                code,
-                probe.function.removeprefix("on_"),
-                attach_type=bpf.ATTACH_TRACE_RAW_TP if btf_id else 0,
-                btf_id=btf_id,
-            )
+            loaded.load_tracepoint(probe)
     except bpf.BpfError as error:
         loaded.close()
         if error.number == 1:  # EPERM

@@ -52,6 +52,19 @@ PROBES = (
 
 
 @dataclass(frozen=True, slots=True)
+class FunctionProbe:
+    """Programs for the entry of a kernel function. The first that this kernel takes is attached; none is needed."""
+
+    kernel_function: str
+    fentry: str
+    kprobe: str
+
+
+FUNCTION_PROBES = (FunctionProbe("out_of_memory", "on_out_of_memory", "on_out_of_memory_kprobe"),)
+"""What no tracepoint says: which limit or node was short, and for what allocation."""
+
+
+@dataclass(frozen=True, slots=True)
 class MapSpec:
     """A map as the compiler saw it; the loader may choose another number of entries."""
 
@@ -71,6 +84,8 @@ class CompiledProgram:
     functions: dict[str, bytes]
     tracepoint_ids: dict[str, int]
     """BTF id of each tracepoint; one that is missing is attached by name instead."""
+    function_ids: dict[str, int]
+    """BTF id of each kernel function; one that is missing has no fentry."""
 
     def to_bytes(self, key: str) -> bytes:
         """Return the form the cache keeps; `key` is what made_for() gave."""
@@ -80,6 +95,7 @@ class CompiledProgram:
                 "maps": [[m.name, m.kind, m.key_bytes, m.value_bytes, m.entries, m.flags] for m in self.maps],
                 "functions": {name: code.hex() for name, code in self.functions.items()},
                 "tracepoint_ids": self.tracepoint_ids,
+                "function_ids": self.function_ids,
             }
         ).encode()
 
@@ -92,8 +108,13 @@ class CompiledProgram:
         return cls(
             maps=tuple(MapSpec(*fields) for fields in document["maps"]),
             functions={name: bytes.fromhex(code) for name, code in document["functions"].items()},
-            tracepoint_ids={str(name): int(number) for name, number in document["tracepoint_ids"].items()},
+            tracepoint_ids=_numbers(document["tracepoint_ids"]),
+            function_ids=_numbers(document["function_ids"]),
         )
+
+
+def _numbers(document: dict[str, int]) -> dict[str, int]:
+    return {str(name): int(number) for name, number in document.items()}
 
 
 def program_source() -> str:

@@ -24,6 +24,7 @@ from rtdebug.containers.model import Container
 from rtdebug.containers.owners import OwnerOf, owner_by_path
 from rtdebug.host import bpf
 from rtdebug.host.inside import open_inside
+from rtdebug.host.process import read_comm
 from rtdebug.tracing.aggregates import AggregateReader
 from rtdebug.tracing.clock import STEP_NS, clock_offset_ns
 from rtdebug.tracing.compiler import compiled_program
@@ -36,7 +37,16 @@ from rtdebug.tracing.options import Filter, TraceOptions, pack_config
 from rtdebug.tracing.processes import Place
 from rtdebug.tracing.ring import Ring, records
 from rtdebug.tracing.schema import STRUCT_OF, Array, FieldValue, Schema, as_dict, text_of
-from rtdebug.tracing.scope import Found, Scope, cgroups_above, cgroups_in, find_process, find_processes, pids_in
+from rtdebug.tracing.scope import (
+    Found,
+    Scope,
+    cgroups_above,
+    cgroups_in,
+    find_process,
+    find_processes,
+    is_compat,
+    pids_in,
+)
 from rtdebug.tracing.tally import tally
 
 if TYPE_CHECKING:
@@ -221,11 +231,17 @@ class Session:
             self.first_vm_bytes.setdefault(pid, found.total_vm_bytes)
         if found.compat:
             self.compat_pids.add(pid)
-        if found.compat or not self.scope.all or self.options.pid is not None:
-            state = _TRACED_RUNTIME if is_runtime(found.process.comm) else _TRACED
-            self._traced[pid] = _TRACED_COMPAT if found.compat else state
+        self._set_state(pid)
         if self.decoder.processes.find(pid, 0) is None:
             self._learn(process_entry(found.process))
+
+    def _set_state(self, pid: int) -> None:
+        """Tell the programs about a process that was there before them, unless they know it already."""
+        by_name = self.scope.all and self.options.pid is None
+        state = 0
+        # an exec between look and entry would be undone by the entry: look again until nothing changed
+        while state != (now := _state_of(pid, by_name)) and self._traced[pid] == state:
+            self._traced[pid] = state = now
 
     def pids(self) -> frozenset[int]:
         """Processes in scope now."""
@@ -408,6 +424,17 @@ class Session:
 
             self._symbolizer = Symbolizer()
         return [str(frame) for frame in self._symbolizer.symbolize(pid, ns_pid, addresses)]
+
+
+def _state_of(pid: int, whole_host: bool) -> int:
+    """Return the enum traced_state of a process; of the whole host only what is to be left out needs one."""
+    if pid == os.getpid():
+        return _TRACED_RUNTIME  # our own calls are nobody's business
+    if is_compat(pid):
+        return _TRACED_COMPAT
+    if whole_host:
+        return 0
+    return _TRACED_RUNTIME if is_runtime(read_comm(pid)) else _TRACED
 
 
 def is_runtime(comm: str | None) -> bool:

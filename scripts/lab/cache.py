@@ -1,0 +1,42 @@
+"""The lab's folder: the only place on the host that it changes."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from lab.problem import LabProblem
+
+_NEEDED_BYTES = 1 << 30
+
+
+def lab_folder() -> Path:
+    """$RTDEBUG_LAB, else rtdebug-lab below $XDG_CACHE_HOME, else /var/cache/rtdebug-lab. Made if missing.
+
+    Raises LabProblem when it cannot be made or its disk is nearly full.
+    """
+    chosen = os.environ.get("RTDEBUG_LAB")
+    folder = Path(chosen) if chosen else Path(os.environ.get("XDG_CACHE_HOME") or "/var/cache") / "rtdebug-lab"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise LabProblem(f"cannot make {folder}: {error.strerror}; set RTDEBUG_LAB to a folder of yours") from error
+    free_bytes = shutil.disk_usage(folder).free
+    if free_bytes < _NEEDED_BYTES:
+        raise LabProblem(
+            f"{folder} has {free_bytes >> 20} MiB left, and the lab needs {_NEEDED_BYTES >> 20} MiB; "
+            "set RTDEBUG_LAB to a folder on another disk"
+        )
+    return folder
+
+
+@contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """Nobody else fills the folder meanwhile."""
+    with (folder / "lock").open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield

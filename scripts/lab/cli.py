@@ -1,0 +1,103 @@
+"""The command line of scripts/vm-test."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from lab.cache import lab_folder, locked
+from lab.debian import unpacked_kernel
+from lab.initramfs import make_initramfs
+from lab.kernels import Kernel, find_kernel, read_kernels
+from lab.machine import Machine, run
+from lab.problem import LabProblem
+
+CHECKOUT = Path(__file__).resolve().parents[2]
+SLOWNESS = "10"
+"""Emulation is about so many times slower; tests multiply their patience by it."""
+_PASSED_ON = ("RTDEBUG_CASES", "CI", "TERM", "COLUMNS", "LANG")
+
+
+def parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
+    """What the user asks for. argparse exits with 2 when it is wrong."""
+    before, _, after = (list(part) for part in _split(arguments))
+    parser = argparse.ArgumentParser(
+        prog="vm-test",
+        usage="scripts/vm-test (KERNEL | --all) [options] [-- pytest arguments]",
+        description="Runs the kernel tests on another kernel, in a virtual machine on this host's file system.",
+        epilog="Kernels: " + "; ".join(f"{kernel.name} ({kernel.purpose})" for kernel in read_kernels()),
+    )
+    parser.add_argument("kernel", nargs="?", metavar="KERNEL", help="a name of the list scripts/lab/kernels")
+    parser.add_argument("--all", action="store_true", help="each kernel of the list, one after the other")
+    parser.add_argument("--cgroup", choices=("v2", "v1", "hybrid"), default="v2", help="default: v2")
+    parser.add_argument("--kvm", action="store_true", help="use /dev/kvm; else the processor is emulated")
+    parser.add_argument("--run", metavar="COMMAND", help="run this instead of the tests, with bash")
+    parser.add_argument("--fresh", action="store_true", help="download the newest kernel again")
+    parser.add_argument("--timeout", type=float, default=3600, metavar="SECONDS", help="default: 3600")
+    options = parser.parse_args(before)
+    if options.all == bool(options.kernel):
+        parser.error("name a kernel, or --all")
+    options.pytest = after
+    return options
+
+
+def _split(arguments: Sequence[str]) -> tuple[Sequence[str], Sequence[str], Sequence[str]]:
+    if "--" not in arguments:
+        return arguments, (), ()
+    place = list(arguments).index("--")
+    return arguments[:place], ("--",), arguments[place + 1 :]
+
+
+def guest_command(options: argparse.Namespace) -> list[str]:
+    """What runs in the guest."""
+    if options.run:
+        return ["bash", "-c", options.run]
+    paths = [] if any(Path(word.partition("::")[0]).exists() for word in options.pytest) else ["tests/kernel"]
+    return [".venv/bin/python", "-m", "pytest", "-p", "no:cacheprovider", *paths, *options.pytest]
+
+
+def guest_environment() -> dict[str, str]:
+    """What the guest's tests are told."""
+    passed_on = {name: os.environ[name] for name in _PASSED_ON if name in os.environ}
+    return passed_on | {
+        "HOME": "/root",
+        "PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
+        "RTDEBUG_KERNEL_TESTS": "1",
+        "RTDEBUG_TEST_SLOWNESS": SLOWNESS,
+        "PYTHONDONTWRITEBYTECODE": "1",
+    }
+
+
+def test_kernel(kernel: Kernel, options: argparse.Namespace, folder: Path) -> int:
+    """One kernel; returns the exit status of the tests."""
+    with locked(folder):
+        unpacked = unpacked_kernel(kernel, folder, options.fresh)
+        initramfs = folder / "kernels" / kernel.name / "initramfs"
+        make_initramfs(unpacked.modules, initramfs)
+    print(f"lab: {kernel.name} ({unpacked.release}), cgroup {options.cgroup}", flush=True)
+    began = time.monotonic()
+    machine = Machine(unpacked, initramfs, CHECKOUT, options.cgroup, options.kvm, timeout_s=options.timeout)
+    status = run(machine, guest_command(options), guest_environment())
+    print(f"lab: {kernel.name} ended with status {status} after {time.monotonic() - began:.0f} s", flush=True)
+    return status
+
+
+def main() -> int:
+    """Run; returns the exit status: that of the tests, the first bad one with --all, 3 when the lab cannot run."""
+    options = parse_arguments(sys.argv[1:])
+    try:
+        kernels = read_kernels()
+        chosen = kernels if options.all else (find_kernel(options.kernel, kernels),)
+        folder = lab_folder()
+        statuses = [test_kernel(kernel, options, folder) for kernel in chosen]
+    except LabProblem as problem:
+        print(f"vm-test: {problem}", file=sys.stderr)
+        return 3
+    except KeyboardInterrupt:
+        print("vm-test: interrupted; the machine is gone", file=sys.stderr)
+        return 130
+    return next((status for status in statuses if status), 0)

@@ -1,0 +1,125 @@
+"""The virtual machine: QEMU with this host's files below it, and nothing of it left afterwards."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from lab.debian import Unpacked
+from lab.problem import LabProblem
+
+CgroupMode = Literal["v2", "v1", "hybrid"]
+QEMU = "qemu-system-x86_64"
+_LAST_LINES = 25
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """What is booted, and how."""
+
+    kernel: Unpacked
+    initramfs: Path
+    checkout: Path
+    cgroup: CgroupMode = "v2"
+    kvm: bool = False
+    memory_mib: int = 3072
+    timeout_s: float = 3600
+
+
+def qemu_command(machine: Machine, shared: Path) -> list[str]:
+    """QEMU's command line; `shared` is the folder that both sides write."""
+    parameters = {
+        "console": "ttyS0",
+        "panic": "-1",
+        "mitigations": "off",
+        "random.trust_cpu": "on",
+        "lab.checkout": machine.checkout,
+        "lab.cgroup": machine.cgroup,
+        "lab.modules": machine.kernel.modules,
+    }
+    # One processor: emulated ones take turns anyhow. 5-level page tables would only cost time.
+    cpu = ["-enable-kvm", "-cpu", "host"] if machine.kvm else ["-accel", "tcg", "-cpu", "max,la57=off"]
+    return [
+        # ends with us, also when we are killed
+        *("setpriv", "--pdeathsig", "KILL", "nice", "-n", "10"),
+        *(QEMU, "-machine", "q35", *cpu, "-smp", "1", "-m", f"{machine.memory_mib}M"),
+        *("-nodefaults", "-no-user-config", "-display", "none", "-monitor", "none", "-no-reboot"),
+        *("-kernel", str(machine.kernel.image), "-initrd", str(machine.initramfs)),
+        *("-append", " ".join(f"{name}={value}" for name, value in parameters.items())),
+        *("-serial", f"file:{shared / 'console'}", "-serial", "stdio"),
+        *_share("host", Path("/"), "readonly=on"),
+        *_share("lab", shared, "readonly=off"),
+    ]
+
+
+def _share(tag: str, folder: Path, access: str) -> list[str]:
+    options = f"local,id={tag},path={folder},security_model=none,multidevs=remap,{access}"
+    return ["-fsdev", options, "-device", f"virtio-9p-pci,fsdev={tag},mount_tag={tag}"]
+
+
+def guest_script(command: Sequence[str], environment: Mapping[str, str]) -> str:
+    """What the guest runs, as a shell script."""
+    exports = "".join(f"export {name}={shlex.quote(value)}\n" for name, value in environment.items())
+    return f"{exports}exec {shlex.join(command)}\n"
+
+
+def run(machine: Machine, command: Sequence[str], environment: Mapping[str, str]) -> int:
+    """Boot, run `command` in the checkout with its output on ours, turn off; return the command's exit status.
+
+    Raises LabProblem when the machine does not get that far; the last lines of its console are in the text.
+    """
+    check_host(machine.kvm)
+    with tempfile.TemporaryDirectory(prefix="rtdebug-lab-") as name:
+        shared = Path(name)
+        (shared / "command").write_text(guest_script(command, environment), encoding="utf-8")
+        _run_qemu(qemu_command(machine, shared), machine.timeout_s)
+        try:
+            return int((shared / "status").read_text(encoding="ascii"))
+        except (OSError, ValueError) as error:
+            raise LabProblem(f"the guest did not finish; the end of its console:\n{_console(shared)}") from error
+
+
+def check_host(kvm: bool) -> None:
+    """Raise LabProblem when QEMU cannot do what is asked here."""
+    if shutil.which(QEMU) is None:
+        raise LabProblem(f"{QEMU} is not installed: apt-get install qemu-system-x86")
+    if kvm and not os.access("/dev/kvm", os.R_OK | os.W_OK):
+        raise LabProblem("/dev/kvm cannot be opened: leave --kvm out, and the processor is emulated")
+
+
+def _run_qemu(command: Sequence[str], timeout_s: float) -> None:
+    """Until it ends, or we are told to end: then it is ended first."""
+    process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=sys.stdout, stderr=subprocess.STDOUT)
+    before = {number: signal.signal(number, _interrupt) for number in (signal.SIGTERM, signal.SIGHUP)}
+    try:
+        process.wait(timeout_s)
+    except subprocess.TimeoutExpired as error:
+        raise LabProblem(f"the guest was turned off after {timeout_s:g} s; --timeout gives it more") from error
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        if process.poll() is None:
+            process.kill()
+            process.wait()
+
+
+def _interrupt(number: int, _frame: object) -> None:
+    raise SystemExit(128 + number)
+
+
+def _console(shared: Path) -> str:
+    try:
+        text = (shared / "console").read_text(encoding="utf-8", errors="backslashreplace")
+    except OSError:
+        return "(nothing)"
+    printable = "".join(char if char.isprintable() or char == "\n" else "" for char in text)
+    return "\n".join(printable.splitlines()[-_LAST_LINES:]) or "(nothing)"
