@@ -32,6 +32,10 @@ class AggregateReader:
         """Free the entries of a process that has exited, after they were read once more."""
         self._leaving.add(pid)
 
+    def keep(self, pid: int) -> None:
+        """The process id has a new owner, who goes on with the entries: undo forget()."""
+        self._leaving.discard(pid)
+
     def read(self) -> Array:
         """Return the changed keys with what was added under each. Raises BpfError."""
         changed: list[tuple[bytes, int, int]] = []

@@ -362,6 +362,7 @@ class Session:
                 if not self.options.every_call:
                     self._aggregates.forget(pid)
             elif event != ids["process_comm"]:
+                self._aggregates.keep(pid)
                 self._tell_symbolizer(event, pid, int(record["parent_pid"]))
                 self.first_vm_bytes[pid] = int(record["total_vm_pages"]) * mmap.PAGESIZE
                 if record["compat"]:
