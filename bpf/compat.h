@@ -24,6 +24,7 @@ enum {
 	NR_process_madvise = 440,
 };
 #define HAS_LEGACY_PATH_CALLS 1
+#define RETURN_REGISTER(regs) 0
 #elif defined(__aarch64__)
 /* orig_x0 holds the first argument: x0 is overwritten with the result */
 #define SYSCALL_ID(regs) ((u32)(regs)->syscallno)
@@ -32,6 +33,8 @@ enum {
 #define ARG3(regs) ((regs)->regs[2])
 #define ARG4(regs) ((regs)->regs[3])
 #define ARG5(regs) ((regs)->regs[4])
+/* the link register: where a function without a frame returns to */
+#define RETURN_REGISTER(regs) ((regs)->regs[30])
 /* include/uapi/asm-generic/unistd.h */
 enum {
 	NR_mkdirat = 34, NR_unlinkat = 35, NR_ftruncate = 46, NR_fallocate = 47, NR_openat = 56, NR_write = 64,
