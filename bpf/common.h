@@ -154,7 +154,10 @@ static __always_inline void fill_header_of(struct event_header *header, u32 even
 	header->ns_pid = ns_pid_of(task);
 	header->event = event;
 	header->padding = 0;
-	bpf_probe_read_kernel(header->comm, sizeof(header->comm), &task->comm);
+	/* before commit 3a3f61ce5e0b ("exec: Make sure task->comm is always NUL-terminated"), in v6.14, the rest of an
+	 * older, longer name may lie behind the NUL */
+	__builtin_memset(header->comm, 0, sizeof(header->comm));
+	bpf_probe_read_kernel_str(header->comm, sizeof(header->comm), &task->comm);
 }
 
 /* Slots of the ring `events` have one size, so that user space needs no search for the next one. */

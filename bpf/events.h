@@ -180,7 +180,7 @@ struct memcg_level {
 	__u64 memcg_id;
 	__u64 usage_pages;
 	__u64 limit_pages;
-	__u64 failcnt;               /* v1: memory.failcnt; v2: times the limit was hit */
+	__u64 failcnt;               /* v1: memory.failcnt; v2: `max` of memory.events.local */
 };
 
 struct oom_event {

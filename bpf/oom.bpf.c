@@ -2,6 +2,7 @@
 /* OOM kills: the victim and every cgroup from it up to the root, read while the victim still has its memory. */
 
 #define UNKNOWN_CONSTRAINT 0xffff
+#define MEMCG_EVENT_MAX 2     /* MEMCG_MAX of enum memcg_memory_event, include/linux/memcontrol.h */
 #define CONSTRAINT_MEMCG 3   /* enum oom_constraint, include/linux/oom.h */
 
 /* By thread: what out_of_memory() was called with. It lies on the stack of the thread, which stays in that function
@@ -63,7 +64,14 @@ static __always_inline void fill_shortage(struct oom_event *e)
 	}
 }
 
-static __always_inline void fill_levels(struct oom_event *e, struct task_struct *victim)
+/* How often a limit was hit, as the user can look it up: memory.failcnt, or `max` of memory.events.local. (v2 has the
+ * page counter too, but it also counts tries that then succeeded with a smaller batch.) */
+static __always_inline u64 times_at_limit(struct mem_cgroup *memcg, bool v2)
+{
+	return v2 ? KREAD(memcg, memory_events_local[MEMCG_EVENT_MAX].counter) : KREAD(memcg, memory.failcnt);
+}
+
+static __always_inline void fill_levels(struct oom_event *e, struct task_struct *victim, bool v2)
 {
 	bool in_domain = true;
 	struct css_set *set = KREAD(victim, cgroups);
@@ -81,7 +89,7 @@ static __always_inline void fill_levels(struct oom_event *e, struct task_struct 
 		level->memcg_id = css_memcg_id(css);
 		level->usage_pages = KREAD(memcg, memory.usage.counter);
 		level->limit_pages = KREAD(memcg, memory.max);
-		level->failcnt = KREAD(memcg, memory.failcnt);
+		level->failcnt = times_at_limit(memcg, v2);
 		/* mem_cgroup_get_oom_group() looks no further up than where the limit was hit */
 		if (in_domain)
 			e->oom_group |= KREAD(memcg, oom_group);
@@ -138,7 +146,7 @@ int on_mark_victim(u64 *ctx)
 		e->swap_pages = rss_pages(mm, COUNTER_SWAP);
 		e->page_table_bytes = KREAD(mm, pgtables_bytes.counter);
 		e->oom_score_adj = KREAD(signal, oom_score_adj);
-		fill_levels(e, victim);
+		fill_levels(e, victim, cfg->memory_hierarchy_id == 0);
 	} else {
 		fill_header(&e->header, EVENT_OOM_KILL);
 		e->header.pid = e->header.tid = (u32)ctx[0];

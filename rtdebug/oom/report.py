@@ -198,9 +198,9 @@ def _limit(kill: OomKill, log: OomRecord | None) -> _Limit:
         counter = _counter(log, kind)
         if counter is None:
             return _of_level(level, "kernel_log", log.oom_memcg)
-        return _Limit(
-            log.oom_memcg, kind, counter.usage_bytes, counter.limit_bytes, counter.failcnt, "kernel_log"
-        )
+        # on v2 the log's failcnt is no number of memory.events: the level's is
+        failcnt = level.failcnt if level and kind == "memory" else counter.failcnt
+        return _Limit(log.oom_memcg, kind, counter.usage_bytes, counter.limit_bytes, failcnt, "kernel_log")
     if kill.oom_memcg_id is not None:
         level = next((level for level in kill.levels if level.memcg_id == kill.oom_memcg_id), None)
         return _of_level(level, "out_of_memory", level.cgroup if level else None)

@@ -17,8 +17,6 @@ from lab.machine import Machine, run
 from lab.problem import LabProblem
 
 CHECKOUT = Path(__file__).resolve().parents[2]
-SLOWNESS = "10"
-"""Emulation is about so many times slower; tests multiply their patience by it."""
 _PASSED_ON = ("RTDEBUG_CASES", "CI", "TERM", "COLUMNS", "LANG")
 
 
@@ -67,7 +65,6 @@ def guest_environment() -> dict[str, str]:
         "HOME": "/root",
         "PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
         "RTDEBUG_KERNEL_TESTS": "1",
-        "RTDEBUG_TEST_SLOWNESS": SLOWNESS,
         "PYTHONDONTWRITEBYTECODE": "1",
     }
 

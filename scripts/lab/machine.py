@@ -46,8 +46,10 @@ def qemu_command(machine: Machine, shared: Path) -> list[str]:
         "lab.cgroup": machine.cgroup,
         "lab.modules": machine.kernel.modules,
     }
-    # One processor: emulated ones take turns anyhow. 5-level page tables would only cost time.
-    cpu = ["-enable-kvm", "-cpu", "host"] if machine.kvm else ["-accel", "tcg", "-cpu", "max,la57=off"]
+    # One processor: emulated ones take turns anyhow. 5-level page tables would only cost time. The emulated clock
+    # goes by instructions (1 ns each), so what runs in the guest, and its patience, does not feel the emulation.
+    emulated = ["-accel", "tcg", "-cpu", "max,la57=off", "-icount", "shift=0,sleep=on"]
+    cpu = ["-enable-kvm", "-cpu", "host"] if machine.kvm else emulated
     return [
         # ends with us, also when we are killed
         *("setpriv", "--pdeathsig", "KILL", "nice", "-n", "10"),

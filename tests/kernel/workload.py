@@ -143,6 +143,8 @@ def memory_cgroup(limit_bytes: int, parent: Path | None = None) -> Iterator[Path
     """Make a cgroup with a memory limit and next to no swap; what still runs in it at the end is killed."""
     mount, v2 = memory_mount()
     cgroup = (parent or mount) / f"rtdebug-test-{os.getpid()}-{next(_numbers)}"
+    if parent is not None and v2:
+        (parent / "cgroup.subtree_control").write_text("+memory")
     cgroup.mkdir()
     try:
         (cgroup / ("memory.max" if v2 else "memory.limit_in_bytes")).write_text(str(limit_bytes))

@@ -70,7 +70,10 @@ KILL_LINE_ONLY = log("Memory cgroup out of memory: Killed process 4711 (worker) 
 @pytest.mark.parametrize(
     ("kill", "record", "constraint", "oom_memcg", "source", "failcnt"),
     [
-        pytest.param(KILL, MEMCG_LOG, "memcg", "/pods/pod7", "kernel_log", 23, id="the log says it"),
+        pytest.param(KILL, MEMCG_LOG, "memcg", "/pods/pod7", "kernel_log", 19, id="the log says it"),
+        pytest.param(
+            replace(KILL, levels=()), MEMCG_LOG, "memcg", "/pods/pod7", "kernel_log", 23, id="only the log says it"
+        ),
         pytest.param(
             replace(KILL, constraint="memcg", oom_memcg_id=30),
             None,
