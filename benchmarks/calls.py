@@ -13,9 +13,7 @@ from tempfile import TemporaryDirectory
 
 from rtdebug.host.cgroup import find_memory_hierarchy
 
-CALLER_CPU, TRACER_CPU = sorted(os.sched_getaffinity(0))[0], sorted(os.sched_getaffinity(0))[-1]
-"""Apart where there are two: what the kernel part costs, not who gets the CPU."""
-
+CALLER_CPU = min(os.sched_getaffinity(0))
 BATCHES = 7
 
 _folder = TemporaryDirectory(prefix="rtdebug-bench-")
@@ -53,7 +51,10 @@ def caller(name: str = "caller") -> Iterator[Caller]:
     cgroup = f"/rtdebug-bench-{os.getpid()}-{name}"
     folder = hierarchy.path(cgroup)
     folder.mkdir()
-    process = subprocess.Popen([_program()], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    # a session of its own, as a container has: with sched_autogroup the tracer would share its weight
+    process = subprocess.Popen(
+        [_program()], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, start_new_session=True
+    )
     try:
         (folder / "cgroup.procs").write_text(str(process.pid))
         os.sched_setaffinity(process.pid, {CALLER_CPU})
