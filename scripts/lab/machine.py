@@ -42,6 +42,8 @@ def qemu_command(machine: Machine, shared: Path) -> list[str]:
         "panic": "-1",
         "mitigations": "off",
         "random.trust_cpu": "on",
+        # docker would ask for its profile, which a host without AppArmor lacks
+        "apparmor": "0",
         "lab.checkout": machine.checkout,
         "lab.cgroup": machine.cgroup,
         "lab.modules": machine.kernel.modules,
