@@ -1,8 +1,8 @@
 """Every way of attaching that this kernel has gives the same events.
 
 A way is forced by what the trace finds in its cache: programs compiled for tracepoints without types, or programs
-without the BTF id of the kernel function. With RTDEBUG_ATTACH_TABLE=FILE what was seen is appended there, a line for each event:
-`kernel release, way, event, count`, from which scripts/vm-test makes docs/kernels.md.
+without the BTF id of the kernel function. With RTDEBUG_ATTACH_TABLE=FILE what was seen is appended there, a line for
+each event: `kernel release, way, event, count`, from which scripts/vm-test makes docs/kernels.md.
 """
 
 from __future__ import annotations
