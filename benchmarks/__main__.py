@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import platform
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
@@ -31,6 +32,7 @@ def main(names: tuple[str, ...], output: str) -> None:
     NAMEs are help, start, memory, overhead, bystander, storm; the default is all. Medians, with the least and the
     largest of all rounds in brackets.
     """
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # cgroups and processes are removed on the way out
     machine = _machine()
     results = {}
     if output == "table":

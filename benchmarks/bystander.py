@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 
 from benchmarks.calls import caller
-from benchmarks.figure import Figure, Result, interleave, ratio
+from benchmarks.figure import Figure, Result, Samples, interleave, ratio
 from benchmarks.probes import bpftrace_same_events
 from benchmarks.tracers import bpftrace, rtdebug
 from rtdebug.errors import RtdebugError
@@ -15,7 +15,7 @@ from rtdebug.host import bpf
 from rtdebug.tracing.btf import Btf
 
 ROUNDS = 7
-CALLS = 1_400_000
+CALLS = 700_000
 _RETURN_0 = bytes.fromhex("b7000000000000009500000000000000")
 """r0 = 0; exit"""
 
@@ -24,26 +24,25 @@ def measure() -> Result:
     """The same calls, and getpid, which no trace is about, beside a program that does nothing."""
     with caller("traced") as traced, caller("bystander") as bystander:
 
-        def beside(tracer: Callable[[], AbstractContextManager[object]], call: str) -> Callable[[], float]:
-            def run() -> float:
-                with tracer():
-                    return bystander.ns_per_call(call, CALLS)
+        def beside(tracer: Callable[[], AbstractContextManager[object]]) -> tuple[float, float]:
+            with tracer():
+                return bystander.ns_per_call("madvise", CALLS), bystander.ns_per_call("getpid", CALLS)
 
-            return run
-
-        tracers: dict[str, Callable[[], AbstractContextManager[object]]] = {
-            "no trace": _nothing,
-            "an empty program": _empty_program,
-            "rtdebug": lambda: rtdebug(traced.target),
-            "bpftrace": lambda: bpftrace(bpftrace_same_events()),
-        }
-        subjects = {
-            f"{call} beside {name}": beside(tracer, call)
-            for call in ("madvise", "getpid")
-            for name, tracer in tracers.items()
-        }
-        taken = interleave(ROUNDS, subjects)
-    plain, empty, ours, theirs, plain_getpid, empty_getpid, ours_getpid, theirs_getpid = taken.values()
+        rounds = interleave(
+            ROUNDS,
+            {
+                "no trace": lambda: beside(_nothing),
+                "an empty program": lambda: beside(_empty_program),
+                "rtdebug": lambda: beside(lambda: rtdebug(traced.target)),
+                "bpftrace": lambda: beside(lambda: bpftrace(bpftrace_same_events())),
+            },
+        )
+    taken = [
+        Samples(f"{call} beside {name}", tuple(pair[index] for pair in pairs))
+        for index, call in enumerate(("madvise", "getpid"))
+        for name, pairs in rounds.items()
+    ]
+    plain, empty, ours, theirs, plain_getpid, empty_getpid, ours_getpid, theirs_getpid = taken
     getpid = ratio("getpid", ours_getpid, empty_getpid, plain_getpid)
     return Result(
         (
@@ -52,7 +51,7 @@ def measure() -> Result:
             Figure("bystander's madvise / bpftrace", ratio("bpftrace", ours, theirs, plain), "x"),
             Figure("bystander's getpid / bpftrace", ratio("getpid", ours_getpid, theirs_getpid, plain_getpid), "x"),
         ),
-        tuple(taken.values()),
+        tuple(taken),
         "ns per call",
     )
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 import statistics
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, TypeVar
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,14 +69,19 @@ class Result:
     """Of the samples."""
 
 
-def interleave(rounds: int, subjects: Mapping[str, Callable[[], float]]) -> dict[str, Samples]:
+def interleave(rounds: int, subjects: Mapping[str, Callable[[], T]]) -> dict[str, list[T]]:
     """Measure all subjects in every round, in changing order: a slow minute of the machine hits all of them."""
-    values: dict[str, list[float]] = {name: [] for name in subjects}
+    values: dict[str, list[T]] = {name: [] for name in subjects}
     for index in range(rounds):
         order = list(subjects)[:: -1 if index % 2 else 1]
         for name in order:
             values[name].append(subjects[name]())
-    return {name: Samples(name, tuple(measured)) for name, measured in values.items()}
+    return values
+
+
+def sampled(rounds: int, subjects: Mapping[str, Callable[[], float]]) -> list[Samples]:
+    """Measure one number of each subject, interleaved."""
+    return [Samples(name, tuple(values)) for name, values in interleave(rounds, subjects).items()]
 
 
 def ratio(name: str, above: Samples, below: Samples, base: Samples | None = None) -> Samples:

@@ -7,7 +7,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from benchmarks.calls import Caller, caller
-from benchmarks.figure import Figure, Result, Samples, interleave, ratio
+from benchmarks.figure import Figure, Result, Samples, ratio, sampled
 from benchmarks.probes import bpftrace_same_events, full_headers
 from benchmarks.tracers import Tracer, bpftrace, rtdebug, stock_bcc
 
@@ -20,7 +20,7 @@ def measure() -> Result:
     """Rss counts what is shared with other processes, and the kernel's ring where it is mapped; Pss its part of it."""
     with caller() as traced, full_headers() as (headers, arguments), TemporaryDirectory() as folder:
         record = ("--every-call", "--record", str(Path(folder) / "calls.rtd"), "--force")
-        taken = interleave(
+        taken = sampled(
             ROUNDS,
             {
                 "rtdebug": lambda: _megabytes(rtdebug(traced.target), traced),
@@ -30,7 +30,7 @@ def measure() -> Result:
                 "bcc": lambda: _megabytes(stock_bcc(arguments, headers), traced),
             },
         )
-    added_up, _, recorded, of_bpftrace, of_bcc = taken.values()
+    added_up, _, recorded, of_bpftrace, of_bcc = taken
     largest = Samples("rtdebug", tuple(map(max, added_up.values, recorded.values)))
     return Result(
         (
@@ -38,7 +38,7 @@ def measure() -> Result:
             Figure("resident memory / bpftrace", ratio("bpftrace", largest, of_bpftrace), "x"),
             Figure("resident memory / bcc", ratio("bcc", largest, of_bcc), "x"),
         ),
-        tuple(taken.values()),
+        tuple(taken),
         "MB",
     )
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from benchmarks.calls import Caller, caller
-from benchmarks.figure import Figure, Result, interleave, ratio
+from benchmarks.figure import Figure, Result, ratio, sampled
 from benchmarks.tracers import Tracer, bpftrace, rtdebug
 
 ROUNDS = 5
@@ -25,7 +25,7 @@ def measure() -> Result:
     """Where bpftrace cannot keep up it loses what it should print, and the call gets cheaper: to its advantage."""
     with caller() as traced, TemporaryDirectory() as folder:
         record = ("--every-call", "--record", str(Path(folder) / "calls.rtd"), "--force")
-        taken = interleave(
+        taken = sampled(
             ROUNDS,
             {
                 "not traced": lambda: traced.ns_per_call("madvise", CALLS),
@@ -35,13 +35,13 @@ def measure() -> Result:
                 "bpftrace printf()": lambda: _traced(bpftrace(_PRINT), traced, PRINTED_CALLS),
             },
         )
-    plain, added_up, count, recorded, printed = taken.values()
+    plain, added_up, count, recorded, printed = taken
     return Result(
         (
             Figure("overhead, added up / bpftrace count()", ratio("added up", added_up, count, plain), "x", 0.5),
             Figure("overhead, recorded / bpftrace printf()", ratio("recorded", recorded, printed, plain), "x", 0.35),
         ),
-        tuple(taken.values()),
+        tuple(taken),
         "ns per call",
     )
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from benchmarks.calls import caller
-from benchmarks.figure import Figure, Result, interleave, ratio
+from benchmarks.figure import Figure, Result, ratio, sampled
 from benchmarks.probes import bpftrace_bare, bpftrace_same_events, full_headers
 from benchmarks.tracers import Tracer, bpftrace, rtdebug, stock_bcc
 
@@ -19,7 +19,7 @@ def measure() -> Result:
     """Warm: the compiled programs lie in the cache. Cold: the first trace on this host ever."""
     with caller() as traced, full_headers() as (headers, arguments), TemporaryDirectory() as cache:
         _seconds(rtdebug(traced.target, cache=Path(cache)))
-        taken = interleave(
+        taken = sampled(
             ROUNDS,
             {
                 "rtdebug": lambda: _seconds(rtdebug(traced.target, cache=Path(cache))),
@@ -29,7 +29,7 @@ def measure() -> Result:
                 "bcc, full headers": lambda: _seconds(stock_bcc(arguments, headers)),
             },
         )
-    warm, cold, same, bare, bcc = taken.values()
+    warm, cold, same, bare, bcc = taken
     return Result(
         (
             Figure("start / bpftrace, same events", ratio("warm", warm, same), "x", 1.0),
@@ -38,7 +38,7 @@ def measure() -> Result:
             Figure("start, empty cache / stock bcc, full headers", ratio("cold", cold, bcc), "x", 0.5),
             Figure("start / bpftrace, count() without arguments", ratio("warm", warm, bare), "x"),
         ),
-        tuple(taken.values()),
+        tuple(taken),
         "s",
     )
 

@@ -39,6 +39,7 @@ _CALLS_NS = 10 * _MS
 """Calls are drained so often: they do not wake us (their ring of 8 MiB fills in about 100 ms at full speed)."""
 _FULL_SHARE = 0.1
 """A ring of calls that is fuller than this after draining is drained again at once."""
+_LINES_AT_ONCE = 256
 _GRACE_NS = 400 * _MS
 """After the container's end: its last processes exit, and the kernel log of a kill comes in."""
 _LINKED_NS = 5 * _S
@@ -80,7 +81,7 @@ class LiveTrace:
     ) -> None:
         self._session = session
         self._options = options
-        self._sink = sink
+        self._sink: Sink | None = sink
         self._notice = notice
         self._writer = writer
         self._summary = SummaryBuilder("mmap" in session.options.events)
@@ -90,7 +91,7 @@ class LiveTrace:
         self._compat_told: set[int] = set()
         self._oom = OomWatch(session.scope.hierarchy, session.decoder.processes, mmap.PAGESIZE)
         self._life = _Life(session.scope)
-        self._naming: Child[tuple[Container, ...]] | None = None
+        self._names = _Names(session)
         self._linked = _Linked(session.scope)
 
     def run(self, ready: Callable[[], object]) -> Summary:
@@ -134,12 +135,13 @@ class LiveTrace:
             poller.poll(self._timeout_ms(time.monotonic_ns(), end_ns, next_ns))
             now_ns = time.monotonic_ns()
             lines = self._drain(now_ns)
-            if now_ns >= next_ns:
+            if now_ns >= next_ns or self._session.aggregates_are_due():
                 lines += self._session.aggregated()
+            if now_ns >= next_ns:
                 self._tell_news()
                 self._session.keep_time()
-                self._learn_names()
                 next_ns = max(next_ns + interval_ns, now_ns)
+            self._names.look(now_ns)
             self._linked.look(now_ns, alarm=any(line.event in _ALARMS for line in lines))
             self._show(lines)
             if end_ns is not None and now_ns >= end_ns:
@@ -176,8 +178,14 @@ class LiveTrace:
         self._session.summary_calls.clear()
         for line in lines:
             self._summary.add(line)
-        if lines:
-            self._sink.lines(lines)
+        for start in range(0, len(lines), _LINES_AT_ONCE):
+            if self._sink is None:
+                return
+            try:
+                self._sink.lines(lines[start : start + _LINES_AT_ONCE])
+            except OSError:
+                self._sink = None  # whatever else is to be shown: it would fail again, and there is a recording to end
+                raise
 
     def _tell_news(self) -> None:
         lost = self._session.lost()
@@ -188,19 +196,10 @@ class LiveTrace:
             detail = ", ".join(f"{count} {event}" for event, count in sorted(lost.items()))
             self._notice(f"{total - self._lost_told} events lost, {total} in all ({detail}): the buffer was full")
             self._lost_told = total
+            self._session.forget_the_gone()
         for pid in self._session.compat_pids - self._compat_told:
             self._compat_told.add(pid)
             self._notice(f"process {pid} runs a 32-bit program: its system calls are not decoded")
-
-    def _learn_names(self) -> None:
-        """The whole host is traced: a child asks for the names of new containers, for a runtime may be slow."""
-        if self._naming is not None and self._naming.is_done():
-            with contextlib.suppress(RtdebugError):
-                self._session.name_owners(owners(self._naming.result()))
-            self._naming = None
-        if self._naming is None and self._session.has_new_cgroups:
-            self._session.has_new_cgroups = False
-            self._naming = Child(known_containers)
 
     # --- the container's life ---
 
@@ -237,10 +236,12 @@ class LiveTrace:
         """Detach, take what is left, finish the recording, add up."""
         self._session.detach()
         now_ns = time.monotonic_ns()
-        lines = [*self._drain_all(now_ns), *self._session.aggregated()]
-        lines += self._report_lines(self._oom.finish(now_ns))
-        with contextlib.suppress(BrokenPipeError):  # told already, when it was met first
-            self._show(lines)
+        broken: OSError | None = None
+        for lines in self._last_lines(now_ns):
+            try:
+                self._show(lines)
+            except OSError as error:
+                broken = error
         lost = self._session.lost()
         # who has exited has nothing mapped; a pid that lives again has its new owner's
         mapped = dict.fromkeys(self._session.exited_pids, 0) | still_mapped_bytes(self._session.first_vm_bytes)
@@ -251,14 +252,15 @@ class LiveTrace:
             self._writer.lost(lost)
             self._writer.end(End(ended_ns, lost, mapped, linked, last_sizes, attached_ns=self._attached_ns))
             self._writer.close()
+        if broken is not None:
+            raise broken
         attached_ns = self._attached_ns or ended_ns
         return self._summary.finish(attached_ns, ended_ns, sum(lost.values()), mapped, linked, last_sizes)
 
-    def _drain_all(self, now_ns: int) -> list[EventLine]:
-        lines = self._drain(now_ns)
-        while more := self._drain(now_ns):
-            lines += more
-        return lines
+    def _last_lines(self, now_ns: int) -> Iterator[list[EventLine]]:
+        while lines := self._drain(now_ns):
+            yield lines
+        yield self._session.aggregated() + self._report_lines(self._oom.finish(now_ns))
 
     @contextlib.contextmanager
     def _stop_on_signals(self) -> Iterator[int]:
@@ -285,6 +287,36 @@ class LiveTrace:
                 signal.signal(number, handler)
             os.close(read_fd)
             os.close(write_fd)
+
+
+class _Names:
+    """The whole host is traced: a child asks the runtimes for new containers, for one of them may be slow.
+
+    A cgroup is made before its runtime says anything of the container, so there is a second look later. A host
+    where cgroups come and go all the time is asked seldom: a look takes a twentieth of the time at most.
+    """
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._child: Child[tuple[Container, ...]] | None = None
+        self._began_ns = 0
+        self._next_ns = 0
+        self._looks = 0
+
+    def look(self, now_ns: int) -> None:
+        """Begin a look if one is due, or take its answer."""
+        if self._session.has_new_cgroups:
+            self._session.has_new_cgroups = False
+            self._looks = 2
+        if self._child is not None and self._child.is_done():
+            with contextlib.suppress(RtdebugError):
+                self._session.name_owners(owners(self._child.result()))
+            self._child = None
+            self._next_ns = now_ns + max(_S, 20 * (now_ns - self._began_ns))
+        if self._child is None and self._looks and now_ns >= self._next_ns:
+            self._looks -= 1
+            self._began_ns = now_ns
+            self._child = Child(known_containers)
 
 
 class _Linked:

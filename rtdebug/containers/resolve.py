@@ -79,7 +79,7 @@ def note_on(container: Container) -> str | None:
 
 def _runtimes_to_ask(target: str) -> frozenset[str]:
     form = target.partition(":")[0]
-    if form in ("runc", "cri-o", "lxc"):
+    if form in ("cri-o", "lxc"):
         return frozenset()
     return frozenset({form}) if form in NAMING_RUNTIMES else NAMING_RUNTIMES
 

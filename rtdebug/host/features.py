@@ -204,9 +204,10 @@ def _trial(attempt: Callable[[], None], success: str, remedy: str, _host: Host) 
 
 def _refused(error: RtdebugError, remedy: str) -> _Finding:
     """EPERM is for want of a capability; to one who holds it, it is some policy's."""
-    if Capability.CAP_BPF not in (read_effective() or ()):
+    held, refused = read_effective() or (), getattr(error, "number", 0) == errno.EPERM
+    if Capability.CAP_BPF not in held or (refused and Capability.CAP_PERFMON not in held):
         return _Finding(State.MISSING, error.message, _ROOT)
-    policy = ", by a policy of this kernel" if getattr(error, "number", 0) == errno.EPERM else ""
+    policy = ", by a policy of this kernel" if refused else ""
     return _Finding(State.MISSING, error.message + policy, remedy)
 
 

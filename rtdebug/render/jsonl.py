@@ -104,7 +104,7 @@ def _who(line: EventLine) -> _Who:
     )
 
 
-@lru_cache(maxsize=4096)
+@lru_cache(maxsize=1024)
 def _identity(event: str, *who: str | int | None) -> str:
     """The part of a line that is the same for every event of a thread, without its braces."""
     names = ("container_id", "container_name", "runtime", "cgroup", "pid", "ns_pid", "tid", "comm")

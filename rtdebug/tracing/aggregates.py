@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 import numpy as np
 
 from rtdebug.host import bpf
@@ -23,9 +25,22 @@ class AggregateReader:
         self._known: dict[bytes, tuple[int, int]] = {}
         self._leaving: set[int] = set()
 
+    @property
+    def leaving(self) -> int:
+        """How many processes are to be forgotten at the next read."""
+        return len(self._leaving)
+
+    def pids(self) -> set[int]:
+        """Processes that have entries."""
+        return {_pid_of(key) for key in self._known}
+
     def forget(self, pid: int) -> None:
         """Free the entries of a process that has exited, after they were read once more."""
         self._leaving.add(pid)
+
+    def keep(self, pid: int) -> None:
+        """The process id has a new owner, who goes on with the entries: undo forget()."""
+        self._leaving.discard(pid)
 
     def read(self) -> Array:
         """Return the changed keys with what was added under each. Raises BpfError."""
@@ -50,7 +65,11 @@ class AggregateReader:
     def _free_entries(self) -> None:
         if not self._leaving:
             return
-        for key in [key for key in self._known if int.from_bytes(key[:4], "little") in self._leaving]:
+        for key in [key for key in self._known if _pid_of(key) in self._leaving]:
             bpf.delete(self._map_fd, key)
             del self._known[key]
         self._leaving.clear()
+
+
+def _pid_of(key: bytes) -> int:
+    return int.from_bytes(key[:4], sys.byteorder)

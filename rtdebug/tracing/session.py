@@ -59,7 +59,10 @@ AGGREGATE_BYTES = 8 << 20
 STACKS = 16384
 STACK_DEPTH = 127
 """Frames of a stack: PERF_MAX_STACK_DEPTH."""
-_MAX_PENDING_CALLS = 1 << 16
+_CALLS_AT_ONCE = 1024
+"""Calls that are shown one by one become lines in such portions, for a line takes a thousand bytes."""
+_MANY_LEAVING = 1024
+"""So many exited processes wait for the last look at what was added up for them, and no more."""
 _TRACED, _TRACED_COMPAT, _TRACED_RUNTIME = 1, 2, 3
 """enum traced_state of bpf/common.h."""
 
@@ -89,7 +92,7 @@ class Session:
     def __init__(self, scope: Scope, options: TraceOptions, schema: Schema, owner: OwnerOf = owner_by_path) -> None:
         self.scope = scope
         self.has_new_cgroups = False
-        """The whole host is traced, and a cgroup was made whose owner's name is not known yet."""
+        """The whole host is traced, and a new cgroup has an owner or a name not known yet (the caller clears it)."""
         self._owner = owner
         self.options = options
         self.schema = schema
@@ -189,7 +192,6 @@ class Session:
     def name_owners(self, owner: OwnerOf) -> None:
         """Take names that were found out later than a container's first event."""
         self._owner = owner
-        self.has_new_cgroups = False
         for memcg_id, cgroup in self.decoder.processes.cgroups.items():
             container = owner(cgroup)
             if container is not None and container != self.decoder.processes.container_of(memcg_id):
@@ -281,7 +283,7 @@ class Session:
 
         With a recorder the calls go to it alone (they may be millions) and into `summary_calls`.
         """
-        waiting = min(self._calls_ring.waiting(), _MAX_PENDING_CALLS if self.recorder is None else 1 << 30)
+        waiting = min(self._calls_ring.waiting(), _CALLS_AT_ONCE if self.recorder is None else 1 << 30)
         lines: list[EventLine] = []
         # the events first, up to now at least: a call's process is known before the call is decoded
         for view in self._events_ring.views():
@@ -319,6 +321,10 @@ class Session:
         self.summary_calls += self.decoder.aggregates(time.monotonic_ns(), counts)
         self.summary_calls += self.decoder.calls(single)
 
+    def aggregates_are_due(self) -> bool:
+        """Say whether aggregated() must not wait: the table of the kernel and that of processes have an end."""
+        return self._aggregates.leaving >= _MANY_LEAVING
+
     def aggregated(self) -> list[EventLine]:
         """Take what was added up in the kernel since the last time."""
         if self.options.every_call:
@@ -350,17 +356,29 @@ class Session:
             record = self.schema.record("process_event", raw.tobytes())
             pid, event = int(record["header"]["pid"]), int(record["header"]["event"])
             if event == ids["process_exit"]:
-                self.first_vm_bytes.pop(pid, None)
-                self.exited_pids.append(pid)
-                self.compat_pids.discard(pid)
-                self._aggregates.forget(pid)
+                self._note_exit(pid)
             elif event != ids["process_comm"]:
+                self._aggregates.keep(pid)
                 self._tell_symbolizer(event, pid, int(record["parent_pid"]))
                 self.first_vm_bytes[pid] = int(record["total_vm_pages"]) * mmap.PAGESIZE
                 if record["compat"]:
                     self.compat_pids.add(pid)
                 else:
                     self.compat_pids.discard(pid)
+
+    def _note_exit(self, pid: int) -> None:
+        self.first_vm_bytes.pop(pid, None)
+        self.exited_pids.append(pid)
+        self.compat_pids.discard(pid)
+        if not self.options.every_call:
+            self._aggregates.forget(pid)
+
+    def forget_the_gone(self, proc: Path = Path("/proc")) -> None:
+        """Let go of processes that are no more: call it when events were lost, for their exits may be among them."""
+        known = self.first_vm_bytes.keys() | self._aggregates.pids()
+        for pid in [pid for pid in known if not (proc / str(pid)).exists()]:
+            self._note_exit(pid)
+            self.decoder.processes.exited(pid, time.monotonic_ns())
 
     def _tell_symbolizer(self, event: int, pid: int, parent_pid: int) -> None:
         if self._symbolizer is None:
@@ -380,7 +398,7 @@ class Session:
             container = self._owner(cgroup)
             if container is not None:
                 self._learn(place_entry(int(record["cgroup_id"]), Place(cgroup, container)))
-                self.has_new_cgroups |= container.name is None
+            self.has_new_cgroups |= container is None or container.name is None
 
     def _note_kills(self, array: Array) -> None:
         for raw in array[array["header"]["event"] == self.schema.event_ids["oom_kill"]]:

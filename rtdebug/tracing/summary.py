@@ -15,7 +15,7 @@ from rtdebug.tracing.line import EventLine, Value
 
 TOP = 20
 """How many processes, objects and kills a summary names; it says how many more there were."""
-_KEPT = 4096
+_KEPT = 1024
 """How many of them the builder holds before it drops the least important ones."""
 
 # Events whose length_bytes can be added up; for the others it is the size of an object, not of a call.
