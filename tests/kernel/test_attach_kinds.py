@@ -61,18 +61,27 @@ def needs(attempt: Callable[[str], None], name: str) -> None:
         pytest.skip(f"{error.message}")
 
 
-@contextmanager
-def forced(change: Callable[[dict[str, Any]], None] | None, folder: Path) -> Iterator[dict[str, str]]:
-    """Yield the environment in which a trace finds a changed program in its cache."""
-    environment = {"RTDEBUG_CACHE": str(folder)}
-    with memory_cgroup(LIMIT) as cgroup, Trace(target(cgroup), environment=environment):
-        pass  # fills the cache
+@pytest.fixture(scope="module")
+def compiled(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What a trace puts into an empty cache."""
+    folder = tmp_path_factory.mktemp("cache")
+    with memory_cgroup(LIMIT) as cgroup, Trace(target(cgroup), environment={"RTDEBUG_CACHE": str(folder)}):
+        pass
     (program,) = folder.glob("program-*.json")
+    return program
+
+
+@contextmanager
+def forced(
+    change: Callable[[dict[str, Any]], None] | None, compiled: Path, folder: Path
+) -> Iterator[dict[str, str]]:
+    """Yield the environment in which a trace finds a changed program in its cache."""
+    document = json.loads(compiled.read_text())
     if change is not None:
-        document = json.loads(program.read_text())
         change(document)
-        program.write_text(json.dumps(document))
-    yield environment
+    program = folder / compiled.name
+    program.write_text(json.dumps(document))
+    yield {"RTDEBUG_CACHE": str(folder)}
     assert list(folder.glob("program-*.json")) == [program], "the trace compiled another one"
 
 
@@ -112,14 +121,14 @@ def check(traced: Traced) -> Counter[str]:
     return counts
 
 
-def test_typed_raw_tracepoints(tmp_path: Path) -> None:
+def test_typed_raw_tracepoints(compiled: Path, tmp_path: Path) -> None:
     needs(trials.try_typed_raw_tracepoint, "mark_victim")
-    with forced(None, tmp_path) as environment:
+    with forced(None, compiled, tmp_path) as environment:
         note("typed raw tracepoint", check(bad_day(environment)))
 
 
-def test_raw_tracepoints_by_name(tmp_path: Path) -> None:
-    with forced(without_types, tmp_path) as environment:
+def test_raw_tracepoints_by_name(compiled: Path, tmp_path: Path) -> None:
+    with forced(without_types, compiled, tmp_path) as environment:
         note("raw tracepoint", check(bad_day(environment)))
 
 
@@ -157,13 +166,14 @@ def test_what_was_short_without_the_kernel_log(
     way: str,
     change: Callable[[dict[str, Any]], None] | None,
     attempt: Callable[[str], None] | None,
+    compiled: Path,
     tmp_path: Path,
 ) -> None:
     """The program on out_of_memory() says it; without it, the full cgroup is found by its numbers."""
     if attempt is not None:
         needs(attempt, "out_of_memory")
     with (
-        forced(change, tmp_path) as environment,
+        forced(change, compiled, tmp_path) as environment,
         memory_cgroup(LIMIT) as parent,
         memory_cgroup(4 * LIMIT, parent=parent) as cgroup,
         Workload("oom", 2 * LIMIT, cgroup=cgroup) as workload,

@@ -20,8 +20,8 @@ VM_TEST = ROOT / "scripts/vm-test"
 
 def vm_test(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
     """Run scripts/vm-test as its user does."""
-    everything = {**os.environ, **environment}
-    return subprocess.run([VM_TEST, *arguments], env=everything, capture_output=True, text=True, timeout=60, check=False)
+    command, everything = [VM_TEST, *arguments], {**os.environ, **environment}
+    return subprocess.run(command, env=everything, capture_output=True, text=True, timeout=60, check=False)
 
 
 # --- the list of kernels ---
