@@ -11,6 +11,7 @@ from pathlib import Path
 
 from lab.cache import lab_folder, locked
 from lab.debian import unpacked_kernel
+from lab.host import prepare_host
 from lab.initramfs import make_initramfs
 from lab.kernels import Kernel, find_kernel, read_kernels
 from lab.machine import GUEST_TABLE, Ended, Machine, run
@@ -93,6 +94,7 @@ def main() -> int:
         kernels = read_kernels()
         chosen = kernels if options.all else (find_kernel(options.kernel, kernels),)
         folder = lab_folder()
+        prepare_host(CHECKOUT)
         ends = [test_kernel(kernel, options, folder) for kernel in chosen]
     except LabProblem as problem:
         print(f"vm-test: {problem}", file=sys.stderr)

@@ -11,7 +11,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from lab import cache, cli, debian, initramfs, kernels, machine, table
+from lab import cache, cli, debian, host, initramfs, kernels, machine, table
 from lab.problem import LabProblem
 
 ROOT = Path(__file__).parents[2]
@@ -196,15 +196,15 @@ def test_hostile_arguments_reach_the_guest_as_they_are():
     assert done.stdout == "it's\n$HOME"
 
 
-def test_without_qemu_it_is_told(tmp_path: Path):
-    with pytest.raises(LabProblem, match="apt-get install qemu-system-x86"):
-        machine.check_host(kvm=False, search_path=str(tmp_path))
+def test_what_is_missing_is_named_by_its_package(tmp_path: Path):
+    assert "qemu-system-x86" in host.missing_packages(str(tmp_path))
+    (tmp_path / machine.QEMU).touch(mode=0o755)
+    assert "qemu-system-x86" not in host.missing_packages(str(tmp_path))
 
 
 def test_without_kvm_it_is_told(tmp_path: Path):
-    (tmp_path / machine.QEMU).touch(mode=0o755)
     with pytest.raises(LabProblem, match="leave --kvm out"):
-        machine.check_host(kvm=True, search_path=str(tmp_path), kvm_device=tmp_path / "kvm")
+        machine.check_kvm(tmp_path / "kvm")
 
 
 def test_the_console_of_a_machine_that_died_is_told_without_escape_sequences(tmp_path: Path):
