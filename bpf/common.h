@@ -10,6 +10,8 @@
 #define __always_inline inline __attribute__((always_inline))
 #endif
 
+#define V2_HIERARCHY_ID 0
+
 #define BIT(n) (1ULL << (n))
 
 /* Reads one field of a kernel structure; 0 where the kernel refuses. */
@@ -25,7 +27,7 @@ struct config {
 	u64 events;               /* BIT(enum event_type) */
 	u64 min_bytes;
 	u64 comm[COMM_LEN / 8];   /* all zero: any */
-	u32 memory_hierarchy_id;  /* cgroup_root.hierarchy_id of the memory controller */
+	u32 memory_hierarchy_id;  /* cgroup_root.hierarchy_id of the memory controller; V2_HIERARCHY_ID: it is on v2 */
 	u32 all;                  /* 1: every process of the host */
 	u32 only_pid;             /* 1: children of the traced process are not followed */
 	u32 by_cgroup;            /* 1: a process that leaves the cgroups of `target_cgroups` is let go */

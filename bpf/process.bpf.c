@@ -1,13 +1,23 @@
 /* SPDX-License-Identifier: GPL-2.0-or-later */
 /* Who is traced: kept right through fork, exec, exit and moves between cgroups. */
 
+/* The cgroup of a process in the hierarchy of the memory controller. On v2 that controller may be off in it: then what
+ * counts its memory is a cgroup above, but this is still the one it is in. */
 static __always_inline u64 memcg_id_of(struct task_struct *task)
 {
 	struct css_set *set = KREAD(task, cgroups);
-	struct cgroup_subsys_state *css = KREAD(set, subsys[memory_cgrp_id]);
-	struct cgroup *cgroup = KREAD(css, cgroup);
-	struct kernfs_node *node = KREAD(cgroup, kn);
+	struct config *cfg = get_config();
+	struct kernfs_node *node;
+	struct cgroup *cgroup;
 
+	if (cfg && cfg->memory_hierarchy_id == V2_HIERARCHY_ID) {
+		cgroup = KREAD(set, dfl_cgrp);
+	} else {
+		struct cgroup_subsys_state *css = KREAD(set, subsys[memory_cgrp_id]);
+
+		cgroup = KREAD(css, cgroup);
+	}
+	node = KREAD(cgroup, kn);
 	return KREAD(node, id);
 }
 

@@ -31,7 +31,7 @@ static __always_inline s32 call_stack_id(void *ctx, struct config *cfg)
 		return stack_id;
 	top.words[0] = RETURN_REGISTER(regs);
 	if (!top.words[0])
-		read_user(top.words, sizeof(top.words), (void *)regs->sp);
+		read_user(top.words, sizeof(top.words), (void *)REGISTER(regs, sp));
 	stack_tops.insert(&stack_id, &top);
 	return stack_id;
 }

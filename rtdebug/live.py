@@ -133,9 +133,7 @@ class LiveTrace:
             if fd is not None:
                 poller.register(fd, select.POLLIN)
         if self._options.reader_fd is not None:
-            poller.register(
-                self._options.reader_fd, 0
-            )  # tells when the other end is closed, even if nothing is written
+            poller.register(self._options.reader_fd, 0)  # no event but that the other end was closed
         now_ns = time.monotonic_ns()
         end_ns = now_ns + int(self._options.duration_s * _S) if self._options.duration_s else None
         interval_ns = int(self._options.interval_s * _S)
