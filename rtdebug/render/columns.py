@@ -53,12 +53,15 @@ def wrap(text: str, width: int, first: int | None = None) -> Iterator[str]:
         yield row
 
 
-def cut_middle(text: str, limit: int) -> str:
-    """`text` escaped, at most `limit` columns wide, with its beginning and its end: of a path both matter."""
+def cut_middle(text: str, limit: int, end: int | None = None) -> str:
+    """`text` escaped, at most `limit` columns wide, with its beginning and its end: of a path both matter.
+
+    `end`: columns that the end may have; None: half of them.
+    """
     shown = escape(text)
     if display_width(shown) <= limit:
         return shown
-    room = (limit - 1) // 2
+    room = (limit - 1) // 2 if end is None else end
     start = len(shown)
     while start > 0 and (width := display_width(shown[start - 1])) <= room:
         start, room = start - 1, room - width

@@ -12,7 +12,7 @@ _ONE_BY_ONE = ("mremap", "brk")
 
 
 def tally(array: Array, schema: Schema) -> tuple[Array, Array]:
-    """Add up records of the ring `calls` as the kernel does it when it aggregates, but without the stacks.
+    """Add up records of the ring `calls` as the kernel does it when it aggregates, each stack apart.
 
     Returns (counts of dtype `Schema.aggregate_record`, the records that must be looked at one by one).
     """
@@ -37,7 +37,7 @@ def _keys(calls: Array, mmap_id: int, schema: Schema) -> Array:
     keys = np.zeros(len(calls), schema.structs["aggregate_key"])
     for name in ("pid", "event", "advice", "prot"):
         keys[name] = calls[name]
-    keys["stack_id"] = -1
+    keys["stack_id"] = np.maximum(calls["stack_id"], -1)  # why there is none makes no difference
     keys["error"] = np.where((ret < 0) & (ret >= -MAX_ERRNO), -ret, 0)
     keys["mapping"] = np.where(calls["event"] == mmap_id, calls["flags"] & 0xFFFF, 0)
     return keys
