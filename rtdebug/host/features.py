@@ -398,6 +398,8 @@ def _attach(attempt: Callable[[], None], success: str, remedy: str) -> Callable[
     return partial(_trial, attempt, success, remedy)
 
 
+_OOM_FUNCTION = "out_of_memory"
+_SHORTAGE = "which limit an OOM kill was about, when the kernel log does not say"
 _OTHER_TOOLS = "other tools (bcc, bpftrace); rtdebug trace does without"
 
 REQUIREMENTS: tuple[Requirement, ...] = (
@@ -456,20 +458,20 @@ REQUIREMENTS: tuple[Requirement, ...] = (
     ),
     Requirement(
         "fentry",
-        _OTHER_TOOLS,
+        _SHORTAGE,
         _attach(
-            partial(trials.try_fentry, "do_exit"),
-            "attaches",
-            "none needed; other tools: a kernel with CONFIG_DYNAMIC_FTRACE=y and BTF",
+            partial(trials.try_fentry, _OOM_FUNCTION),
+            "attaches; what rtdebug uses",
+            "none needed; to have it: a kernel with CONFIG_DYNAMIC_FTRACE=y and BTF",
         ),
     ),
     Requirement(
         "kprobe",
-        _OTHER_TOOLS,
+        _SHORTAGE,
         _attach(
-            partial(trials.try_kprobe, "do_exit"),
-            "attaches",
-            "none needed; other tools: a kernel with CONFIG_KPROBE_EVENTS=y",
+            partial(trials.try_kprobe, _OOM_FUNCTION),
+            "attaches; used where fentry does not",
+            "none needed; to have it: a kernel with CONFIG_KPROBE_EVENTS=y",
         ),
     ),
     Requirement(
