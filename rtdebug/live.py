@@ -88,7 +88,8 @@ class LiveTrace:
         self._sink: Sink | None = sink
         self._notice = notice
         self._writer = writer
-        self._summary = SummaryBuilder("mmap" in session.options.events)
+        asked = session.options
+        self._summary = SummaryBuilder(frozenset(asked.events), everyone=asked.pid is None and asked.comm is None)
         self._attached_ns: int | None = None
         self._stop = False
         self._lost_told = 0

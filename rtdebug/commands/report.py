@@ -93,7 +93,7 @@ def _show(
     from rtdebug.tracing.options import lost_events
     from rtdebug.tracing.summary import SummaryBuilder
 
-    builder = SummaryBuilder(selection.shows("mmap") and "mmap" in recording.start.options.get("events", ("mmap",)))
+    builder = SummaryBuilder(_shown(recording, selection), _is_everyone(recording, selection))
     lines = recording.totals(selection) if summary_only else recording.lines(selection)
     for batch in _batches(lines):
         for line in batch:
@@ -111,6 +111,17 @@ def _show(
         still_linked=end.still_linked if end and selection.is_all else None,
         last_sizes=end.last_sizes if end else None,
     )
+
+
+def _shown(recording: Recording, selection: Selection) -> frozenset[str]:
+    from rtdebug.tracing.options import EVENTS
+
+    return frozenset(filter(selection.shows, recording.start.options.get("events", EVENTS)))
+
+
+def _is_everyone(recording: Recording, selection: Selection) -> bool:
+    asked = recording.start.options
+    return all(filter_ is None for filter_ in (selection.pid, asked.get("pid"), asked.get("comm")))
 
 
 def _batches(lines: Iterable[EventLine]) -> Iterator[list[EventLine]]:

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
 
+from rtdebug.render.columns import wrap
 from rtdebug.render.escape import display_width, escape
-from rtdebug.render.units import UNKNOWN, format_bytes, format_duration, format_time
+from rtdebug.render.units import UNKNOWN, format_bytes, format_duration, format_time, short_path
 from rtdebug.tracing.line import EventLine, Value
 
 Fields = Mapping[str, Value]
 
-_LONG_ID = re.compile(r"\b([0-9a-f]{12})[0-9a-f]{52}\b")
-_BREAK = re.compile(r" (?!(?:[KMGTPE]i)?B\b)")  # not between a figure and its unit
 _LABEL_COLUMNS = 12
 _BAR_COLUMNS = 24
 _MARK = "  <- limit hit"
@@ -82,7 +80,7 @@ def render_oom(line: EventLine, width: int = 80) -> str:
         *_labelled("triggered", _trigger(line), width),
         *_labelled("memory.stat", _stat(fields), width),
         *_block("history", _history(fields, width - _LABEL_COLUMNS - 2)),
-        *(f"  {row}" for row in _wrap(_fact(line), width - 2)),
+        *(f"  {row}" for row in wrap(_fact(line), width - 2)),
     ]
     return "\n".join(escape(row, width) for row in rows)
 
@@ -313,43 +311,18 @@ def _name(comm: str | None) -> str:
 
 
 def _short(path: str | None) -> str:
-    """A path for a sentence: container ids as runtimes shorten them. The line `cgroup` has it whole."""
-    return _LONG_ID.sub(r"\1", path) if path else "a cgroup"
+    """A path for a sentence. The line `cgroup` has it whole."""
+    return short_path(path) if path else "a cgroup"
 
 
 def _labelled(label: str, text: str | None, width: int) -> Iterator[str]:
     if text:
-        yield from _block(label, _wrap(text, width - _LABEL_COLUMNS - 2))
+        yield from _block(label, wrap(text, width - _LABEL_COLUMNS - 2))
 
 
 def _block(label: str, rows: Iterable[str]) -> Iterator[str]:
     for index, row in enumerate(rows):
         yield f"  {label if index == 0 else '':<{_LABEL_COLUMNS}}{row}"
-
-
-def _wrap(text: str, width: int) -> Iterator[str]:
-    """Lines of at most `width` columns, broken between words, or inside one that is longer."""
-    row = ""
-    for word in _BREAK.split(escape(text)):
-        candidate = f"{row} {word}" if row else word
-        if display_width(candidate) <= width:
-            row = candidate
-            continue
-        if row:
-            yield row
-        *full, row = _pieces(word, width)
-        yield from full
-    if row:
-        yield row
-
-
-def _pieces(word: str, width: int) -> list[str]:
-    pieces = [""]
-    for character in word:
-        if pieces[-1] and display_width(pieces[-1] + character) > width:
-            pieces.append("")
-        pieces[-1] += character
-    return pieces
 
 
 def _number(fields: Fields, key: str) -> int | None:

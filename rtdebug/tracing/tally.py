@@ -12,7 +12,7 @@ _ONE_BY_ONE = ("mremap", "brk")
 
 
 def tally(array: Array, schema: Schema) -> tuple[Array, Array]:
-    """Add up records of the ring `calls` as the kernel does it when it aggregates, but without the stacks.
+    """Add up records of the ring `calls` as the kernel does it when it aggregates, each stack apart.
 
     Returns (counts of dtype `Schema.aggregate_record`, the records that must be looked at one by one).
     """
@@ -30,7 +30,7 @@ def tally(array: Array, schema: Schema) -> tuple[Array, Array]:
 def _runs(calls: Array, mmap_id: int, schema: Schema) -> Array:
     """Add up calls of one key that follow one another: of a storm there are few runs, and no sorting of millions."""
     ret = calls["ret"]
-    columns = {name: calls[name] for name in ("pid", "event", "advice", "prot")}
+    columns = {name: calls[name] for name in ("pid", "event", "advice", "prot", "stack_id")}
     columns["error"] = np.where((ret < 0) & (ret >= -MAX_ERRNO), -ret, 0)
     columns["mapping"] = np.where(columns["event"] == mmap_id, calls["flags"] & 0xFFFF, 0)
     is_first = np.zeros(len(calls), bool)
@@ -41,7 +41,6 @@ def _runs(calls: Array, mmap_id: int, schema: Schema) -> Array:
     runs = np.zeros(len(starts), schema.aggregate_record)
     for name, column in columns.items():
         runs["key"][name] = column[starts]
-    runs["key"]["stack_id"] = -1
     runs["total"]["count"] = np.diff(starts, append=len(calls))
     runs["total"]["length_bytes"] = np.add.reduceat(calls["length_bytes"], starts)
     return runs
