@@ -483,8 +483,8 @@ def test_a_runtime_that_does_not_have_it_is_not_the_only_one_asked(quiet_host, t
         Engine(tmp_path / "run/docker.sock", json.dumps(ANSWER).encode()),
         pytest.raises(TargetError) as caught,
     ):
-        find_container("podman:web", host=quiet_host.roots)
-    assert caught.value.hint == "do you mean docker:web?"
+        find_container(f"podman:{A[:10]}", host=quiet_host.roots)
+    assert caught.value.hint == f"do you mean docker:{A[:12]}?"
 
 
 def test_containers_that_only_cgroups_show(quiet_host, tmp_path):
