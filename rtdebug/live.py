@@ -196,6 +196,7 @@ class LiveTrace:
             detail = ", ".join(f"{count} {event}" for event, count in sorted(lost.items()))
             self._notice(f"{total - self._lost_told} events lost, {total} in all ({detail}): the buffer was full")
             self._lost_told = total
+            self._session.forget_the_gone()
         for pid in self._session.compat_pids - self._compat_told:
             self._compat_told.add(pid)
             self._notice(f"process {pid} runs a 32-bit program: its system calls are not decoded")

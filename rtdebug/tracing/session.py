@@ -356,11 +356,7 @@ class Session:
             record = self.schema.record("process_event", raw.tobytes())
             pid, event = int(record["header"]["pid"]), int(record["header"]["event"])
             if event == ids["process_exit"]:
-                self.first_vm_bytes.pop(pid, None)
-                self.exited_pids.append(pid)
-                self.compat_pids.discard(pid)
-                if not self.options.every_call:
-                    self._aggregates.forget(pid)
+                self._note_exit(pid)
             elif event != ids["process_comm"]:
                 self._aggregates.keep(pid)
                 self._tell_symbolizer(event, pid, int(record["parent_pid"]))
@@ -369,6 +365,20 @@ class Session:
                     self.compat_pids.add(pid)
                 else:
                     self.compat_pids.discard(pid)
+
+    def _note_exit(self, pid: int) -> None:
+        self.first_vm_bytes.pop(pid, None)
+        self.exited_pids.append(pid)
+        self.compat_pids.discard(pid)
+        if not self.options.every_call:
+            self._aggregates.forget(pid)
+
+    def forget_the_gone(self, proc: Path = Path("/proc")) -> None:
+        """Let go of processes that are no more: call it when events were lost, for their exits may be among them."""
+        known = self.first_vm_bytes.keys() | self._aggregates.pids()
+        for pid in [pid for pid in known if not (proc / str(pid)).exists()]:
+            self._note_exit(pid)
+            self.decoder.processes.exited(pid, time.monotonic_ns())
 
     def _tell_symbolizer(self, event: int, pid: int, parent_pid: int) -> None:
         if self._symbolizer is None:

@@ -154,8 +154,8 @@ def test_two_first_runs_at_once_fill_one_cache(tmp_path, empty_cache) -> None:
 
 
 WRONG = {
-    "no target": (["trace"], 2, "name one container"),
-    "target and --all": (["trace", "web", "--all"], 2, "name one container"),
+    "no target": (["trace"], 2, "give one TARGET"),
+    "target and --all": (["trace", "web", "--all"], 2, "give one TARGET"),
     "--follow and --all": (["trace", "--all", "--follow"], 2, "--follow"),
     "empty target": (["trace", ""], 2, "names nothing"),
     "no such container": (["trace", "no-such-container"], 4, "no container 'no-such-container'"),
