@@ -31,6 +31,10 @@ _MOST_CANDIDATES = 12
 """So many are listed: an error message is to be read."""
 
 
+class _UnknownError(TargetError):
+    """None of those who were asked knows it."""
+
+
 def find_container(
     target: str, runc_roots: Iterable[Path] = (), host: HostRoots | None = None
 ) -> tuple[Container, tuple[str, ...]]:
@@ -42,7 +46,7 @@ def find_container(
     inventory = list_containers(runc_roots, host, ask=ask)
     try:
         container = resolve(target, inventory)
-    except TargetError:
+    except _UnknownError:
         if ask == NAMING_RUNTIMES:
             raise
         inventory = list_containers(runc_roots, host)  # all of them, for the error names what is near
@@ -99,8 +103,8 @@ def _named(target: str, wanted: str, known: Sequence[Container], inventory: Inve
     if found := _called(wanted, known):
         return _the_one(target, found, inventory)
     if elsewhere := _called(wanted, inventory.containers):
-        raise TargetError(f"no container {target!r}", _with_their_runtimes(elsewhere, wanted))
-    raise TargetError(f"no container {target!r}", _near_misses(target, wanted, inventory))
+        raise _UnknownError(f"no container {target!r}", _with_their_runtimes(elsewhere, wanted))
+    raise _UnknownError(f"no container {target!r}", _near_misses(target, wanted, inventory))
 
 
 def _with_their_runtimes(containers: Sequence[Container], wanted: str) -> str:
