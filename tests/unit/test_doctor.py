@@ -25,7 +25,7 @@ from rtdebug.host.features import (
 )
 from rtdebug.render.doctor import doctor_fields, render_doctor
 from rtdebug.render.jsonl import encode_object
-from rtdebug.tracing.program import PROBES
+from rtdebug.tracing.program import FUNCTION_PROBES, PROBES
 from tests.unit.lines import HOSTILE
 
 FIRST = {"mnt": 4026531832, "cgroup": 4026531835, "pid": 4026531836, "user": 4026531837}
@@ -314,6 +314,8 @@ def test_names_are_words_and_stand_once():
 
 def test_the_tracepoints_are_those_that_trace_attaches_to():
     assert set(TRACEPOINTS) == {probe.tracepoint for probe in PROBES}
+    functions = {probe.attempt.args for probe in features._OOM_PROBES.values()}
+    assert functions == {(probe.kernel_function,) for probe in FUNCTION_PROBES}
 
 
 def test_unmet_gives_all_reasons_and_knows_its_names(host):
