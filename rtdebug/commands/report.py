@@ -90,6 +90,7 @@ def notes(recording: Recording) -> Iterator[str]:
 def _show(
     recording: Recording, selection: Selection, renderer: TableRenderer | JsonRenderer, summary_only: bool
 ) -> Summary:
+    from rtdebug.tracing.options import lost_events
     from rtdebug.tracing.summary import SummaryBuilder
 
     builder = SummaryBuilder(selection.shows("mmap") and "mmap" in recording.start.options.get("events", ("mmap",)))
@@ -104,7 +105,7 @@ def _show(
     return builder.finish(
         started_ns,
         end.ended_ns if end else max(recording.last_ns, started_ns),
-        sum(lost.values()) if lost is not None else None,
+        lost_events(lost) if lost is not None else None,
         still_mapped=end.still_mapped if end else None,
         # what exists at the end is of all processes and kinds
         still_linked=end.still_linked if end and selection.is_all else None,

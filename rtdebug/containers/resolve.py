@@ -12,7 +12,7 @@ from rtdebug.containers.cgroup_path import container_id_of_mounts
 from rtdebug.containers.inventory import NAMING_RUNTIMES, Inventory, list_containers
 from rtdebug.containers.model import Container
 from rtdebug.containers.roots import HostRoots
-from rtdebug.errors import HostUnable, TargetError, UsageProblem
+from rtdebug.errors import HostUnable, NotRunning, TargetError, UsageProblem
 from rtdebug.host.cgroup import ancestors, memory_cgroup_of, pids_of
 from rtdebug.host.mounts import read_mountinfo
 from rtdebug.host.process import is_running, namespace_id, read_comm, read_ids
@@ -140,7 +140,9 @@ def _the_one(target: str, found: Sequence[Container], inventory: Inventory) -> C
 
 def _not_running(target: str, container: Container) -> TargetError:
     if container.status == "stopped":
-        return TargetError(f"container {target!r} is stopped", "start it, or give one of: rtdebug ps")
+        return NotRunning(
+            f"container {target!r} is stopped", "start it, wait for it with --follow, or give one of: rtdebug ps"
+        )
     return TargetError(
         f"container {target!r} is {container.status!r}, but this host shows no process of it",
         "run rtdebug on the host that the container runs on",
@@ -149,7 +151,7 @@ def _not_running(target: str, container: Container) -> TargetError:
 
 def _still_there(target: str, container: Container, inventory: Inventory) -> Container:
     if container.pid is None or not is_running(container.pid, inventory.host.proc):
-        raise TargetError(
+        raise NotRunning(
             f"container {target!r} has just exited", "start it again; `rtdebug ps` lists what runs now"
         )
     return container

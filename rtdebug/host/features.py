@@ -39,6 +39,8 @@ TRACEPOINTS = (
 )
 """Those that `trace` attaches to."""
 
+_OOM_FUNCTION = "out_of_memory"
+
 # Inode numbers of the first namespaces (include/linux/proc_ns.h; that of mnt since Linux 6.18)
 _FIRST_NAMESPACE = {"mnt": 0xEFFFFFF8, "cgroup": 0xEFFFFFFB, "pid": 0xEFFFFFFC, "user": 0xEFFFFFFD}
 AS_ROOT = "run as root (sudo rtdebug ...)"
@@ -280,12 +282,12 @@ class _OomProbe:
 
 _OOM_PROBES = {
     "fentry": _OomProbe(
-        partial(trials.try_fentry, "out_of_memory"),
+        partial(trials.try_fentry, _OOM_FUNCTION),
         "attaches; what rtdebug uses",
         "none needed; to have it: a kernel with CONFIG_DYNAMIC_FTRACE=y and BTF",
     ),
     "kprobe": _OomProbe(
-        partial(trials.try_kprobe, "out_of_memory"),
+        partial(trials.try_kprobe, _OOM_FUNCTION),
         "attaches; used where fentry does not",
         "none needed; to have it: a kernel with CONFIG_KPROBE_EVENTS=y",
     ),
