@@ -37,7 +37,7 @@ calls = st.lists(
 def key_of(call: dict[str, int]) -> tuple[int, ...]:
     error = -call["ret"] if -4095 <= call["ret"] < 0 else 0
     mapping = call["flags"] & 0xFFFF if call["event"] == IDS["mmap"] else 0
-    return call["pid"], -1, call["event"], error, call["advice"], call["prot"], mapping
+    return call["pid"], call["stack_id"], call["event"], error, call["advice"], call["prot"], mapping
 
 
 @given(calls, st.sampled_from([SCHEMA, FOREIGN]), st.integers(1, 30))
