@@ -251,7 +251,7 @@ def _usage_by_kind(
     if limit.cgroup is None:
         return None
     if limit.kind == "kmem":
-        return UsageByKind(kernel_bytes=limit.usage_bytes)
+        return UsageByKind(kernel_bytes=limit.usage_bytes, other_bytes=None if limit.usage_bytes is None else 0)
     if stat is None or stat.cgroup != limit.cgroup:
         return None
     if source != "kernel_log" and not _is_like_the_kill(stat, limit):
@@ -286,9 +286,11 @@ def _siblings(kill: OomKill, around: Surroundings, limit: Limit) -> tuple[Siblin
     for level in kill.levels:
         if level.cgroup is None or level.cgroup == "/" or posixpath.dirname(level.cgroup) != limit.cgroup:
             continue
-        own = around.container if around.container and around.container.cgroup == level.cgroup else None
-        gone = Sibling(level.cgroup, None, own.id if own else None, own.name if own else None)
-        found[level.cgroup] = replace(found.get(level.cgroup, gone), usage_bytes=level.usage_bytes)
+        branch = replace(found.get(level.cgroup, Sibling(level.cgroup, None)), usage_bytes=level.usage_bytes)
+        box = around.container
+        if box is not None and box.cgroup == level.cgroup:
+            branch = replace(branch, container_id=box.id, container_name=box.name)
+        found[level.cgroup] = branch
     ordered = sorted(found.values(), key=lambda sibling: sibling.usage_bytes or 0, reverse=True)
     return tuple(ordered[:_SIBLINGS_AT_MOST])
 

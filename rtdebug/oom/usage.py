@@ -22,7 +22,7 @@ class UsageByKind:
     swap_bytes: int | None = None
     """Only of a counter that counts swap: v1's memory+swap."""
     other_bytes: int | None = None
-    """What the kernel counts and does not name."""
+    """What the kernel counts and does not name; None: the usage itself is not known."""
 
 
 def usage_by_kind(

@@ -250,10 +250,8 @@ def _history(fields: Fields, width: int) -> Iterator[str]:
     (first_ns, first), (last_ns, last) = samples[0], samples[-1]
     yield sparkline(usages, min(width, 60))
     end = f"{format_duration(last_ns)} before the kill" if last_ns > 0 else "the kill"
-    yield (
-        f"{format_bytes(first)} -> {format_bytes(last)} in {format_duration(first_ns - last_ns)} up to {end}, "
-        f"highest {format_bytes(max(usages))}"
-    )
+    way = f"{format_bytes(first)} -> {format_bytes(last)} in {format_duration(first_ns - last_ns)} up to {end}"
+    yield from wrap(f"{way}, highest {format_bytes(max(usages))}", width)
 
 
 def sparkline(values: Sequence[int], width: int) -> str:

@@ -66,7 +66,8 @@ def usage_row(fields: Fields) -> str | None:
         if size and (key != "other_bytes" or size > total * _TELLING_SHARE)
     ]
     is_exact = text_of(fields, "stat_source") == "kernel_log" or not _source(fields)
-    return f"of {format_bytes(total)}: {', '.join(parts)}{'' if is_exact else f' ({_source(fields)})'}"
+    of_all = "" if _is_unknown(fields, "other_bytes") else f"of {format_bytes(total)}: "
+    return f"{of_all}{', '.join(parts)}{'' if is_exact else f' ({_source(fields)})'}"
 
 
 def kinds_of(fields: Fields) -> dict[str, int]:
@@ -114,9 +115,9 @@ def _stat_value(stat: Fields, key: str) -> int | None:
 def sibling_rows(line: EventLine, width: int) -> Iterator[str]:
     """The children of the limited cgroup, and what is in none of them."""
     siblings = [each for each in list_of(line.fields, "siblings") if isinstance(each, dict)]
-    shown = [each for each in siblings if _is_of_victim(each, line)][:1]
-    others = [each for each in siblings if each not in shown]
-    shown = [each for each in siblings if each in shown or each in others[: _SIBLINGS_SHOWN - len(shown)]]
+    victims = [each for each in siblings if _is_of_victim(each, line)][:1]
+    others = [each for each in siblings if each not in victims][: _SIBLINGS_SHOWN - len(victims)]
+    shown = [each for each in siblings if each in victims or each in others]
     names = [_sibling_name(each, line.fields) for each in shown]
     figures = [
         f"{format_bytes(number_of(each, 'usage_bytes')):>9}{'  <- the victim' if _is_of_victim(each, line) else ''}"
@@ -124,7 +125,7 @@ def sibling_rows(line: EventLine, width: int) -> Iterator[str]:
     ]
     rest = _in_no_child(siblings, line.fields)
     if rest is not None:
-        names.append("in none of them: itself, or left by removed ones")
+        names.append("itself, or left by removed cgroups")
         figures.append(f"{format_bytes(rest):>9}")
     yield from columns(names, figures, width)
 
@@ -187,7 +188,7 @@ def dominant_kind(fields: Fields) -> str:
     """The kind that most of the limited cgroup's usage is of."""
     kinds = kinds_of(fields)
     total = sum(kinds.values())
-    if not total:
+    if not total or _is_unknown(fields, "other_bytes"):
         return ""
     key = max(kinds, key=lambda each: kinds[each])
     name = next(name for each, _, name in _KINDS if each == key)
