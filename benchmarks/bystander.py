@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 
 from benchmarks.calls import caller
-from benchmarks.figure import Figure, Result, Samples, interleave, ratio
+from benchmarks.figure import Figure, Result, Samples, interleave, ratio_of_least
 from benchmarks.probes import bpftrace_same_events
 from benchmarks.tracers import bpftrace, rtdebug
 from rtdebug.errors import RtdebugError
@@ -43,13 +43,15 @@ def measure() -> Result:
         for name, pairs in rounds.items()
     ]
     plain, empty, ours, theirs, plain_getpid, empty_getpid, ours_getpid, theirs_getpid = taken
-    getpid = ratio("getpid", ours_getpid, empty_getpid, plain_getpid)
+    getpid = ratio_of_least("getpid", ours_getpid, empty_getpid, plain_getpid)
     return Result(
         (
-            Figure("bystander's madvise / empty program", ratio("rtdebug", ours, empty, plain), "x", 1.25),
+            Figure("bystander's madvise / empty program", ratio_of_least("rtdebug", ours, empty, plain), "x", 1.25),
             Figure("bystander's getpid / empty program", getpid, "x"),
-            Figure("bystander's madvise / bpftrace", ratio("bpftrace", ours, theirs, plain), "x"),
-            Figure("bystander's getpid / bpftrace", ratio("getpid", ours_getpid, theirs_getpid, plain_getpid), "x"),
+            Figure("bystander's madvise / bpftrace", ratio_of_least("bpftrace", ours, theirs, plain), "x"),
+            Figure(
+                "bystander's getpid / bpftrace", ratio_of_least("getpid", ours_getpid, theirs_getpid, plain_getpid), "x"
+            ),
         ),
         tuple(taken),
         "ns per call",

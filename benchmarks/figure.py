@@ -22,7 +22,14 @@ class Samples:
         """The middle one: a disturbed round does not move it."""
         return statistics.median(self.values)
 
+    @property
+    def least(self) -> float:
+        """Of a time: what others on the machine take only adds to it."""
+        return min(self.values)
+
     def __str__(self) -> str:
+        if len(self.values) == 1:
+            return number(self.median)
         return f"{number(self.median)} ({number(min(self.values))} to {number(max(self.values))})"
 
 
@@ -84,11 +91,15 @@ def sampled(rounds: int, subjects: Mapping[str, Callable[[], float]]) -> list[Sa
     return [Samples(name, tuple(values)) for name, values in interleave(rounds, subjects).items()]
 
 
-def ratio(name: str, above: Samples, below: Samples, base: Samples | None = None) -> Samples:
-    """Return above / below, round by round; of what exceeds `base` when that is given."""
-    zeros = (0.0,) * len(above.values)
-    rounds = zip(above.values, below.values, base.values if base else zeros, strict=True)
-    return Samples(name, tuple((a - c) / (b - c) if b > c else float("inf") for a, b, c in rounds))
+def ratio(name: str, above: Samples, below: Samples) -> Samples:
+    """Return above / below, round by round."""
+    return Samples(name, tuple(a / b for a, b in zip(above.values, below.values, strict=True)))
+
+
+def ratio_of_least(name: str, above: Samples, below: Samples, base: Samples | None = None) -> Samples:
+    """Return the ratio of the least times; of what exceeds the least of `base` when that is given."""
+    without = base.least if base else 0.0
+    return Samples(name, ((above.least - without) / (below.least - without),))
 
 
 def number(value: float) -> str:

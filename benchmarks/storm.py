@@ -13,7 +13,7 @@ from rtdebug.errors import RtdebugError
 from rtdebug.tracing.chunks import Kind
 from rtdebug.tracing.recording import Recording, Selection
 
-ROUNDS = 3
+ROUNDS = 5
 CALLS = 3_000_000
 _SETTLE_S = 0.1
 """Ten times the interval at which the ring is drained."""

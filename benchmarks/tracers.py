@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from benchmarks.calls import TRACER_CPU
 from rtdebug.errors import RtdebugError
 
 ROOT = Path(__file__).parent.parent
@@ -81,7 +80,7 @@ def _attached(command: Sequence[str], environment: dict[str, str]) -> Iterator[T
         output, messages = Path(folder) / "output", Path(folder) / "messages"
         with output.open("wb") as stdout, messages.open("wb") as stderr:
             process = subprocess.Popen(
-                ["taskset", "-c", str(TRACER_CPU), *command],
+                [*command],
                 cwd=ROOT,
                 env=environment,
                 stdin=subprocess.DEVNULL,

@@ -10,6 +10,8 @@
 #define __always_inline inline __attribute__((always_inline))
 #endif
 
+#define V2_HIERARCHY_ID 0
+
 #define BIT(n) (1ULL << (n))
 
 /* Reads one field of a kernel structure; 0 where the kernel refuses. */
@@ -25,7 +27,7 @@ struct config {
 	u64 events;               /* BIT(enum event_type) */
 	u64 min_bytes;
 	u64 comm[COMM_LEN / 8];   /* all zero: any */
-	u32 memory_hierarchy_id;  /* cgroup_root.hierarchy_id of the memory controller */
+	u32 memory_hierarchy_id;  /* cgroup_root.hierarchy_id of the memory controller; V2_HIERARCHY_ID: it is on v2 */
 	u32 all;                  /* 1: every process of the host */
 	u32 only_pid;             /* 1: children of the traced process are not followed */
 	u32 by_cgroup;            /* 1: a process that leaves the cgroups of `target_cgroups` is let go */
@@ -56,9 +58,10 @@ BPF_TABLE("hash", u64, u32, target_cgroups, 16384);
 BPF_TABLE("hash", u32, u64, brk_ends, 32768);
 BPF_TABLE("percpu_hash", struct aggregate_key, struct aggregate, aggregates, 8192);
 BPF_TABLE("percpu_array", u32, u64, lost, EVENT_TYPES);
-BPF_STACK_TRACE(stacks, 16384);
 BPF_RINGBUF_OUTPUT(calls, 2048);
 BPF_RINGBUF_OUTPUT(events, 256);
+/* who is who; apart from `events`, so that a storm of forks takes no room from an OOM kill */
+BPF_RINGBUF_OUTPUT(bookkeeping, 256);
 
 static __always_inline struct config *get_config(void)
 {
@@ -104,13 +107,6 @@ static __always_inline bool comm_matches(struct config *cfg)
 		return true;
 	bpf_get_current_comm(comm, sizeof(comm));
 	return is_comm(cfg, comm);
-}
-
-static __always_inline s32 user_stack_id(void *ctx, struct config *cfg)
-{
-	if (!cfg->stack)
-		return -1;
-	return stacks.get_stackid(ctx, BPF_F_USER_STACK);
 }
 
 static __always_inline void count_lost(u32 event)
@@ -168,6 +164,15 @@ struct event_slot {
 static __always_inline void *reserve_event(u32 event)
 {
 	void *slot = events.ringbuf_reserve(sizeof(struct event_slot));
+
+	if (!slot)
+		count_lost(event);
+	return slot;
+}
+
+static __always_inline void *reserve_bookkeeping(u32 event)
+{
+	void *slot = bookkeeping.ringbuf_reserve(sizeof(struct event_slot));
 
 	if (!slot)
 		count_lost(event);

@@ -8,13 +8,18 @@
 #define RTDEBUG_COMPAT_H
 
 /* --- system calls: number and arguments as they lie in pt_regs, also at the call's end --- */
+#ifdef TYPED_TRACEPOINTS
+#define REGISTER(regs, name) ((regs)->name)
+#else
+#define REGISTER(regs, name) KREAD(regs, name)   /* for the verifier, regs is a mere number */
+#endif
 #if defined(__x86_64__)
-#define SYSCALL_ID(regs) ((u32)(regs)->orig_ax)
-#define ARG1(regs) ((regs)->di)
-#define ARG2(regs) ((regs)->si)
-#define ARG3(regs) ((regs)->dx)
-#define ARG4(regs) ((regs)->r10)
-#define ARG5(regs) ((regs)->r8)
+#define SYSCALL_ID(regs) ((u32)REGISTER(regs, orig_ax))
+#define ARG1(regs) REGISTER(regs, di)
+#define ARG2(regs) REGISTER(regs, si)
+#define ARG3(regs) REGISTER(regs, dx)
+#define ARG4(regs) REGISTER(regs, r10)
+#define ARG5(regs) REGISTER(regs, r8)
 enum {
 	NR_write = 1, NR_open = 2, NR_mmap = 9, NR_munmap = 11, NR_brk = 12, NR_pwrite64 = 18, NR_writev = 20,
 	NR_mremap = 25, NR_madvise = 28, NR_shmget = 29, NR_shmat = 30, NR_shmctl = 31, NR_sendfile = 40,
@@ -24,14 +29,17 @@ enum {
 	NR_process_madvise = 440,
 };
 #define HAS_LEGACY_PATH_CALLS 1
+#define RETURN_REGISTER(regs) 0
 #elif defined(__aarch64__)
 /* orig_x0 holds the first argument: x0 is overwritten with the result */
-#define SYSCALL_ID(regs) ((u32)(regs)->syscallno)
-#define ARG1(regs) ((regs)->orig_x0)
-#define ARG2(regs) ((regs)->regs[1])
-#define ARG3(regs) ((regs)->regs[2])
-#define ARG4(regs) ((regs)->regs[3])
-#define ARG5(regs) ((regs)->regs[4])
+#define SYSCALL_ID(regs) ((u32)REGISTER(regs, syscallno))
+#define ARG1(regs) REGISTER(regs, orig_x0)
+#define ARG2(regs) REGISTER(regs, regs[1])
+#define ARG3(regs) REGISTER(regs, regs[2])
+#define ARG4(regs) REGISTER(regs, regs[3])
+#define ARG5(regs) REGISTER(regs, regs[4])
+/* the link register: where a function without a frame returns to */
+#define RETURN_REGISTER(regs) REGISTER(regs, regs[30])
 /* include/uapi/asm-generic/unistd.h */
 enum {
 	NR_mkdirat = 34, NR_unlinkat = 35, NR_ftruncate = 46, NR_fallocate = 47, NR_openat = 56, NR_write = 64,

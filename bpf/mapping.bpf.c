@@ -37,7 +37,7 @@ static __always_inline void record_call(void *ctx, struct config *cfg, struct ca
 	e->tid = pid_tgid;
 	e->flags = call->flags;
 	e->old_length_pages = call->old_length_pages;
-	e->stack_id = user_stack_id(ctx, cfg);
+	e->stack_id = call_stack_id(ctx, cfg);
 	e->event = call->event;
 	e->advice = call->advice;
 	e->prot = call->prot;
@@ -49,7 +49,7 @@ static __always_inline void aggregate_call(void *ctx, struct config *cfg, struct
 {
 	struct aggregate_key key = {
 		.pid = bpf_get_current_pid_tgid() >> 32,
-		.stack_id = user_stack_id(ctx, cfg),
+		.stack_id = call_stack_id(ctx, cfg),
 		.event = call->event,
 		.error = failed(call->ret) ? -call->ret : 0,
 		.advice = call->advice,

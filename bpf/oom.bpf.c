@@ -146,7 +146,7 @@ int on_mark_victim(u64 *ctx)
 		e->swap_pages = rss_pages(mm, COUNTER_SWAP);
 		e->page_table_bytes = KREAD(mm, pgtables_bytes.counter);
 		e->oom_score_adj = KREAD(signal, oom_score_adj);
-		fill_levels(e, victim, cfg->memory_hierarchy_id == 0);
+		fill_levels(e, victim, cfg->memory_hierarchy_id == V2_HIERARCHY_ID);
 	} else {
 		fill_header(&e->header, EVENT_OOM_KILL);
 		e->header.pid = e->header.tid = (u32)ctx[0];

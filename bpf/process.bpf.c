@@ -1,19 +1,29 @@
 /* SPDX-License-Identifier: GPL-2.0-or-later */
 /* Who is traced: kept right through fork, exec, exit and moves between cgroups. */
 
+/* The cgroup of a process in the hierarchy of the memory controller. On v2 that controller may be off in it: then what
+ * counts its memory is a cgroup above, but this is still the one it is in. */
 static __always_inline u64 memcg_id_of(struct task_struct *task)
 {
 	struct css_set *set = KREAD(task, cgroups);
-	struct cgroup_subsys_state *css = KREAD(set, subsys[memory_cgrp_id]);
-	struct cgroup *cgroup = KREAD(css, cgroup);
-	struct kernfs_node *node = KREAD(cgroup, kn);
+	struct config *cfg = get_config();
+	struct kernfs_node *node;
+	struct cgroup *cgroup;
 
+	if (cfg && cfg->memory_hierarchy_id == V2_HIERARCHY_ID) {
+		cgroup = KREAD(set, dfl_cgrp);
+	} else {
+		struct cgroup_subsys_state *css = KREAD(set, subsys[memory_cgrp_id]);
+
+		cgroup = KREAD(css, cgroup);
+	}
+	node = KREAD(cgroup, kn);
 	return KREAD(node, id);
 }
 
 static __always_inline void emit_process(u32 event, struct task_struct *task, u64 memcg_id)
 {
-	struct process_event *e = reserve_event(event);
+	struct process_event *e = reserve_bookkeeping(event);
 	struct task_struct *parent;
 	const struct cred *cred;
 	struct mm_struct *mm;
@@ -44,7 +54,7 @@ static __always_inline void emit_process(u32 event, struct task_struct *task, u6
 		if (!read_user(e->cmdline, length, (void *)start))
 			e->cmdline_bytes = length;
 	}
-	events.ringbuf_submit(e, 0);
+	bookkeeping.ringbuf_submit(e, 0);
 }
 
 static __always_inline u8 traced_state_for(struct task_struct *task)
@@ -62,6 +72,14 @@ static __always_inline bool is_runtime(struct task_struct *task)
 	       ((comm[1] == 'u' && comm[2] == 'n' && comm[3] == 'c') || (comm[1] == 'r' && comm[2] == 'u' && comm[3] == 'n'));
 }
 
+/* Lines of calls take the names of their process from these records; every other event brings its own. On a whole
+ * host, where nobody must be followed, that is all they are for. */
+static __always_inline bool needs_names(struct config *cfg)
+{
+	return cfg->events & (BIT(EVENT_MMAP) | BIT(EVENT_MUNMAP) | BIT(EVENT_MREMAP) | BIT(EVENT_BRK) |
+			      BIT(EVENT_MADVISE) | BIT(EVENT_PROCESS_MADVISE));
+}
+
 /* sched_process_fork(parent, child) */
 int on_process_fork(u64 *ctx)
 {
@@ -76,7 +94,12 @@ int on_process_fork(u64 *ctx)
 	if (!cfg || tgid != (u32)KREAD(child, pid))   /* a thread */
 		return 0;
 	memcg_id = memcg_id_of(child);
-	if (!cfg->all) {
+	if (cfg->all) {
+		if (traced_state(KREAD(parent, tgid)) == TRACED_RUNTIME)   /* a helper of rtdebug's own */
+			set_traced_state(tgid, TRACED_RUNTIME);
+		if (!needs_names(cfg))
+			return 0;
+	} else {
 		/* by the cgroup too: clone3(CLONE_INTO_CGROUP) enters one without cgroup_attach_task */
 		u8 inherited = traced_state(KREAD(parent, tgid));
 
@@ -130,6 +153,8 @@ int on_process_exit(u64 *ctx)
 		return 0;
 	set_traced_state(tgid, NOT_TRACED);
 	brk_ends.delete(&tgid);
+	if (cfg->all && !needs_names(cfg))
+		return 0;
 	emit_process(EVENT_PROCESS_EXIT, task, memcg_id_of(task));
 	return 0;
 }
@@ -141,16 +166,16 @@ int on_process_comm(u64 *ctx)
 	struct config *cfg = get_config();
 	struct process_event *e;
 
-	if (!cfg || (!traced_state(KREAD(task, tgid)) && !cfg->all))
+	if (!cfg || (!traced_state(KREAD(task, tgid)) && !(cfg->all && needs_names(cfg))))
 		return 0;
-	e = reserve_event(EVENT_PROCESS_COMM);
+	e = reserve_bookkeeping(EVENT_PROCESS_COMM);
 	if (!e)
 		return 0;
 	__builtin_memset(e, 0, __builtin_offsetof(struct process_event, cmdline));
 	fill_header_of(&e->header, EVENT_PROCESS_COMM, task);
 	bpf_probe_read_kernel_str(e->header.comm, sizeof(e->header.comm), (void *)ctx[1]);
 	e->cmdline[0] = 0;
-	events.ringbuf_submit(e, 0);
+	bookkeeping.ringbuf_submit(e, 0);
 	return 0;
 }
 
@@ -212,7 +237,7 @@ static __always_inline void emit_cgroup(u32 event, struct cgroup *cgroup, const 
 		else
 			target_cgroups.delete(&id);
 	}
-	e = reserve_event(event);
+	e = reserve_bookkeeping(event);
 	if (!e)
 		return;
 	fill_header(&e->header, event);
@@ -221,7 +246,7 @@ static __always_inline void emit_cgroup(u32 event, struct cgroup *cgroup, const 
 	e->level = KREAD(cgroup, level);
 	e->padding = 0;
 	bpf_probe_read_kernel_str(e->path, sizeof(e->path), path);
-	events.ringbuf_submit(e, 0);
+	bookkeeping.ringbuf_submit(e, 0);
 }
 
 /* cgroup_mkdir(cgroup, path) */

@@ -83,7 +83,7 @@ static __always_inline void emit_shm_file(void *ctx, struct config *cfg, struct 
 	e->created = 0;
 	e->memfd = memfd;
 	e->user_path = 0;
-	e->stack_id = user_stack_id(ctx, cfg);
+	e->stack_id = call_stack_id(ctx, cfg);
 	e->deeper = 0;
 	e->name[0] = e->parent[0] = e->grandparent[0] = 0;
 	if (call->file) {
@@ -147,7 +147,7 @@ static __always_inline void emit_sysv(void *ctx, struct config *cfg, struct pt_r
 	fill_header(&e->header, event);
 	e->ret = ret;
 	e->shm_id = -1;
-	e->stack_id = user_stack_id(ctx, cfg);
+	e->stack_id = call_stack_id(ctx, cfg);
 	switch (event) {
 	case EVENT_SHMGET:
 		e->key = ARG1(regs);

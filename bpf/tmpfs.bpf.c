@@ -56,7 +56,7 @@ static __always_inline void emit_shm_full(void *ctx, struct config *cfg, struct 
 		return;
 	e->syscall_id = id;
 	e->length_bytes = length_bytes;
-	e->stack_id = user_stack_id(ctx, cfg);
+	e->stack_id = call_stack_id(ctx, cfg);
 	if (file) {
 		fill_tmpfs(e, file);
 	} else {

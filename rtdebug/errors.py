@@ -32,3 +32,7 @@ class TargetError(RtdebugError):
     """No such container, or the name is ambiguous (exit status 4); the hint lists candidates."""
 
     exit_code = 4
+
+
+class NotRunning(TargetError):
+    """The container is known, and does not run now."""

@@ -6,6 +6,7 @@ What it shows goes to a `Sink`; it prints nothing itself.
 from __future__ import annotations
 
 import contextlib
+import errno
 import mmap
 import os
 import select
@@ -19,7 +20,7 @@ from typing import Protocol
 
 from rtdebug.containers.model import Container
 from rtdebug.containers.owners import owners
-from rtdebug.errors import RtdebugError
+from rtdebug.errors import NotRunning, RtdebugError
 from rtdebug.host.child import Child
 from rtdebug.host.process import is_running
 from rtdebug.oom.report import OomReport
@@ -27,6 +28,7 @@ from rtdebug.oom.watch import OomWatch
 from rtdebug.tracing.entries import line_entry
 from rtdebug.tracing.line import EventLine
 from rtdebug.tracing.linked import still_linked
+from rtdebug.tracing.options import EVENTS, lost_events
 from rtdebug.tracing.recording import End, RecordingWriter
 from rtdebug.tracing.scope import Scope
 from rtdebug.tracing.session import Session, still_mapped_bytes
@@ -64,6 +66,8 @@ class LiveOptions:
     duration_s: float | None = None
     interval_s: float = 1.0
     """Between two lines of the same aggregated call."""
+    reader_fd: int | None = None
+    """The other end of this descriptor reads what the sink writes; the trace ends when it is closed."""
     follow: Callable[[], Container | None] | None = None
     """Finds the container again after its end; None: the trace ends with it."""
 
@@ -84,10 +88,12 @@ class LiveTrace:
         self._sink: Sink | None = sink
         self._notice = notice
         self._writer = writer
-        self._summary = SummaryBuilder("mmap" in session.options.events)
+        asked = session.options
+        self._summary = SummaryBuilder(frozenset(asked.events), everyone=asked.pid is None and asked.comm is None)
         self._attached_ns: int | None = None
         self._stop = False
         self._lost_told = 0
+        self._lost_events_told = 0
         self._compat_told: set[int] = set()
         self._oom = OomWatch(session.scope.hierarchy, session.decoder.processes, mmap.PAGESIZE)
         self._life = _Life(session.scope)
@@ -124,15 +130,19 @@ class LiveTrace:
 
     def _loop(self, wakeup_fd: int) -> None:
         poller = select.poll()
-        for fd in (self._session.events_fd, self._oom.fileno(), wakeup_fd):
+        for fd in (*self._session.wake_fds, self._oom.fileno(), wakeup_fd):
             if fd is not None:
                 poller.register(fd, select.POLLIN)
+        if self._options.reader_fd is not None:
+            poller.register(self._options.reader_fd, 0)  # no event but that the other end was closed
         now_ns = time.monotonic_ns()
         end_ns = now_ns + int(self._options.duration_s * _S) if self._options.duration_s else None
         interval_ns = int(self._options.interval_s * _S)
         next_ns = now_ns + interval_ns
         while not self._stop:
-            poller.poll(self._timeout_ms(time.monotonic_ns(), end_ns, next_ns))
+            ready = poller.poll(self._timeout_ms(time.monotonic_ns(), end_ns, next_ns))
+            if any(fd == self._options.reader_fd for fd, _ in ready):
+                raise BrokenPipeError(errno.EPIPE, "the reader of the output is gone")
             now_ns = time.monotonic_ns()
             lines = self._drain(now_ns)
             if now_ns >= next_ns or self._session.aggregates_are_due():
@@ -193,9 +203,16 @@ class LiveTrace:
         if total > self._lost_told:
             if self._writer is not None:
                 self._writer.lost(lost)
-            detail = ", ".join(f"{count} {event}" for event, count in sorted(lost.items()))
-            self._notice(f"{total - self._lost_told} events lost, {total} in all ({detail}): the buffer was full")
+            events = lost_events(lost)
+            detail = ", ".join(f"{count} {event}" for event, count in sorted(lost.items()) if event in EVENTS)
+            if events > self._lost_events_told:
+                more = events - self._lost_events_told
+                self._notice(f"{more} events lost, {events} in all ({detail}): the buffer was full")
+                self._lost_events_told = events
+            else:
+                self._notice(f"{total - self._lost_told} process records lost: names of processes may be missing")
             self._lost_told = total
+            self._session.forget_the_gone()
         for pid in self._session.compat_pids - self._compat_told:
             self._compat_told.add(pid)
             self._notice(f"process {pid} runs a 32-bit program: its system calls are not decoded")
@@ -254,7 +271,7 @@ class LiveTrace:
         if broken is not None:
             raise broken
         attached_ns = self._attached_ns or ended_ns
-        return self._summary.finish(attached_ns, ended_ns, sum(lost.values()), mapped, linked, last_sizes)
+        return self._summary.finish(attached_ns, ended_ns, lost_events(lost), mapped, linked, last_sizes)
 
     def _last_lines(self, now_ns: int) -> Iterator[list[EventLine]]:
         while lines := self._drain(now_ns):
@@ -263,12 +280,16 @@ class LiveTrace:
 
     @contextlib.contextmanager
     def _stop_on_signals(self) -> Iterator[int]:
-        """SIGINT and SIGTERM end the trace properly, while it starts or a second time at once.
+        """SIGINT, SIGTERM and SIGHUP end the trace properly, while it starts or a second time at once.
+
+        A SIGHUP that is ignored (nohup) stays so.
 
         Yields a fd that they wake.
         """
         read_fd, write_fd = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
-        before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+        before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
+        if before[signal.SIGHUP] is signal.SIG_IGN:
+            del before[signal.SIGHUP]
 
         def stop(_number: int, _frame: FrameType | None) -> None:
             if self._stop or self._attached_ns is None:
@@ -391,6 +412,19 @@ def known_containers() -> tuple[Container, ...]:
     from rtdebug.containers.inventory import list_containers
 
     return list_containers().containers
+
+
+def wait_for(find: Callable[[], Container], notice: Callable[[str], object]) -> Container:
+    """Return the container that `find` finds, as soon as it runs. Raises TargetError when there is none such at all."""
+    told = False
+    while True:
+        try:
+            return find()
+        except NotRunning as error:
+            if not told:
+                notice(f"{error.message}: waiting for it to start")
+                told = True
+            time.sleep(_LOOK_NS / _S)
 
 
 def find_again(find: Callable[[], Container]) -> Callable[[], Container | None]:

@@ -90,9 +90,10 @@ def notes(recording: Recording) -> Iterator[str]:
 def _show(
     recording: Recording, selection: Selection, renderer: TableRenderer | JsonRenderer, summary_only: bool
 ) -> Summary:
+    from rtdebug.tracing.options import lost_events
     from rtdebug.tracing.summary import SummaryBuilder
 
-    builder = SummaryBuilder(selection.shows("mmap") and "mmap" in recording.start.options.get("events", ("mmap",)))
+    builder = SummaryBuilder(_shown(recording, selection), _is_everyone(recording, selection))
     lines = recording.totals(selection) if summary_only else recording.lines(selection)
     for batch in _batches(lines):
         for line in batch:
@@ -104,12 +105,23 @@ def _show(
     return builder.finish(
         started_ns,
         end.ended_ns if end else max(recording.last_ns, started_ns),
-        sum(lost.values()) if lost is not None else None,
+        lost_events(lost) if lost is not None else None,
         still_mapped=end.still_mapped if end else None,
         # what exists at the end is of all processes and kinds
         still_linked=end.still_linked if end and selection.is_all else None,
         last_sizes=end.last_sizes if end else None,
     )
+
+
+def _shown(recording: Recording, selection: Selection) -> frozenset[str]:
+    from rtdebug.tracing.options import EVENTS
+
+    return frozenset(filter(selection.shows, recording.start.options.get("events", EVENTS)))
+
+
+def _is_everyone(recording: Recording, selection: Selection) -> bool:
+    asked = recording.start.options
+    return all(filter_ is None for filter_ in (selection.pid, asked.get("pid"), asked.get("comm")))
 
 
 def _batches(lines: Iterable[EventLine]) -> Iterator[list[EventLine]]:

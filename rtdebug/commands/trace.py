@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from functools import partial
 from pathlib import Path
 
 import click
@@ -93,10 +94,11 @@ def command(
     from rtdebug.errors import UsageProblem
     from rtdebug.host.child import in_child
     from rtdebug.host.reasons import every_reason
-    from rtdebug.live import LiveOptions, LiveTrace, find_again, known_containers
+    from rtdebug.live import LiveOptions, LiveTrace, find_again, known_containers, wait_for
     from rtdebug.render.choose import line_renderer
     from rtdebug.render.escape import escape
     from rtdebug.render.ready import ready_line
+    from rtdebug.render.terminal import output_fd
     from rtdebug.tracing.options import EVENTS, TraceOptions
     from rtdebug.tracing.recording import RecordingWriter, start_here
     from rtdebug.tracing.schema import load_schema
@@ -124,7 +126,8 @@ def command(
         return container
 
     with every_reason():
-        scope = make_scope(find() if target is not None else None)
+        named = partial(wait_for, find, notice) if follow else find
+        scope = make_scope(None if target is None else named())
         if pid is not None:
             check_pid(pid, scope)
         options = TraceOptions(tuple(dict.fromkeys(events)) or EVENTS, pid, comm, min_bytes, every_call, stack)
@@ -143,7 +146,7 @@ def command(
             writer = RecordingWriter(record, start, notice, force=force)
             session.recorder = writer
         renderer = line_renderer(output, whole_host)
-        live = LiveOptions(duration_s, interval_s, find_again(find) if follow else None)
+        live = LiveOptions(duration_s, interval_s, output_fd(), find_again(find) if follow else None)
         with session:
             summary = LiveTrace(session, live, renderer, notice, writer).run(
                 lambda: click.echo(escape(ready_line(scope, options, record)), err=True)

@@ -110,8 +110,8 @@ def _level(level: Mapping[str, Any], page_size_bytes: int, path: str | None) -> 
     limit_bytes = level["limit_pages"] * page_size_bytes
     # PAGE_COUNTER_MAX, LONG_MAX in pages, is no limit (include/linux/page_counter.h)
     unlimited = limit_bytes >= (1 << 63) - page_size_bytes
-    # The root cgroup is not charged: its counter stays 0 however much the host uses.
-    uncharged = level["usage_pages"] == 0 and path == "/"
+    # The root cgroup is not charged: its counter has what the cgroups below it use, not what the host uses.
+    uncharged = path == "/" and unlimited
     return MemcgLevel(
         memcg_id=level["memcg_id"],
         cgroup=path,

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
+from rtdebug.render.columns import wrap
 from rtdebug.render.escape import display_width, escape
+from rtdebug.render.units import short_path
 from rtdebug.tracing.line import Value
 
 Fields = Mapping[str, Value]
 
 LABEL_COLUMNS = 12
-
-_LONG_ID = re.compile(r"(?<![0-9a-f])([0-9a-f]{12})[0-9a-f]{52}(?![0-9a-f])")
-_BREAK = re.compile(r" (?!(?:[KMGTPE]i)?B\b)")  # not between a figure and its unit
 
 
 def labelled(label: str, text: str | None, width: int, at_most: int | None = None) -> Iterator[str]:
@@ -28,31 +26,6 @@ def block(label: str, rows: Iterable[str]) -> Iterator[str]:
     """Give rows with the label before the first."""
     for index, row in enumerate(rows):
         yield f"  {label if index == 0 else '':<{LABEL_COLUMNS}}{row}"
-
-
-def wrap(text: str, width: int) -> Iterator[str]:
-    """Lines of at most `width` columns, broken between words, or inside one that is longer."""
-    row = ""
-    for word in _BREAK.split(escape(text)):
-        candidate = f"{row} {word}" if row else word
-        if display_width(candidate) <= width:
-            row = candidate
-            continue
-        if row:
-            yield row
-        *full, row = _pieces(word, width)
-        yield from full
-    if row:
-        yield row
-
-
-def _pieces(word: str, width: int) -> list[str]:
-    pieces = [""]
-    for character in word:
-        if pieces[-1] and display_width(pieces[-1] + character) > width:
-            pieces.append("")
-        pieces[-1] += character
-    return pieces
 
 
 def number_of(fields: Fields, key: str) -> int | None:
@@ -85,4 +58,4 @@ def columns(names: Iterable[str], figures: Sequence[str], width: int) -> Iterato
 
 def short_ids(path: str | None) -> str:
     """A path for people: container ids as runtimes shorten them. The JSON form has it whole."""
-    return _LONG_ID.sub(r"\1", path) if path else "a cgroup"
+    return short_path(path) if path else "a cgroup"

@@ -15,8 +15,8 @@ from rtdebug.render.block import (
     number_of,
     short_ids,
     text_of,
-    wrap,
 )
+from rtdebug.render.columns import wrap
 from rtdebug.render.escape import escape
 from rtdebug.render.oom_limited import (
     dominant_kind,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from rtdebug.render.units import short_id
+from rtdebug.render.units import format_bytes, short_id
 from rtdebug.tracing.options import AGGREGATED, EVENTS, TraceOptions
 from rtdebug.tracing.scope import Scope
 
@@ -34,5 +34,5 @@ def _what(options: TraceOptions) -> str:
     if options.comm is not None:
         filters.append(f"comm {options.comm!r}")
     if options.min_bytes:
-        filters.append(f"at least {options.min_bytes} bytes")
+        filters.append(f"at least {format_bytes(options.min_bytes)}")
     return f"{events}, only {' and '.join(filters)}" if filters else events

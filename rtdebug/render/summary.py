@@ -1,26 +1,14 @@
 """The closing summary of `trace` and `report`: as text for people, and as the last JSON line.
 
-The JSON object, all lists the largest first and bounded:
-
-    time, event ("summary"), duration_ns, events, events_per_second, failures,
-    lost_events, oom_kills, sigbus, shm_full            counts; lost_events is null when not known
-    event_totals        [{event, count, failures, length_bytes}]
-    advice              [{advice, count, failures, length_bytes}]
-    processes           [{pid, comm, container_id, container_name, mapped_bytes, still_mapped_bytes,
-                          events: [{event, count, failures, length_bytes}]}]
-    more_processes      how many are not listed
-    shm_created         {posix, sysv, memfd}: how many
-    shared_memory       [{kind, name, container_id, container_name, length_bytes, pid, comm, linked}]
-                        pid and comm: who created it, null if it was there before; linked: null for a memfd
-    more_shared_memory
-    killed              [{time, pid, comm, container_id, container_name, oom_memcg}]
+The keys of the JSON object are those of docs/events.md.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from typing import NamedTuple
 
-from rtdebug.render.columns import align
+from rtdebug.render.columns import align, cut_middle, wrap
 from rtdebug.render.jsonl import format_time_utc
 from rtdebug.render.terminal import Style, paint
 from rtdebug.render.units import (
@@ -31,10 +19,27 @@ from rtdebug.render.units import (
     format_rate,
     format_time,
     short_id,
+    short_path,
 )
 from rtdebug.tracing.line import Value
-from rtdebug.tracing.summary import Kill, ProcessTotals, SharedMemory, Summary, Totals
+from rtdebug.tracing.summary import (
+    Kill,
+    ProcessGroup,
+    ProcessTotals,
+    Refusal,
+    SharedMemory,
+    StackTotals,
+    Summary,
+    Totals,
+)
 
+_WIDTH = 100
+"""Columns that the summary is made for."""
+_CONTAINER_WIDTH = 16
+_NAME_WIDTH = 32
+_CGROUP_WIDTH, _CGROUP_END = 40, 34  # cri-containerd-8f3c8f3c8f3c.scope
+_FRAMES = 20
+"""Frames that are shown of a stack."""
 _LOUD = {"oom_kill": "OOM kills", "sigbus": "SIGBUS", "shm_full": "shared memory full"}
 
 
@@ -43,6 +48,7 @@ def summary_fields(summary: Summary) -> dict[str, Value]:
     return {
         "time": format_time_utc(summary.ended_ns),
         "event": "summary",
+        "traced_events": [*sorted(summary.shown)],
         "duration_ns": summary.duration_ns,
         "events": summary.count,
         "events_per_second": summary.events_per_second,
@@ -55,9 +61,13 @@ def summary_fields(summary: Summary) -> dict[str, Value]:
         "advice": _totals("advice", summary.advice),
         "processes": [_process_fields(process) for process in summary.processes],
         "more_processes": summary.more_processes,
-        "shm_created": {kind: summary.created.get(kind, 0) for kind in ("posix", "sysv", "memfd")},
+        "shm_created": {kind: summary.created.get(kind) for kind in ("posix", "sysv", "memfd")},
         "shared_memory": [_shared_fields(found) for found in summary.shared_memory],
         "more_shared_memory": summary.more_shared_memory,
+        "shared_memory_full": [_refusal_fields(found, summary.shown) for found in summary.refusals],
+        "more_shared_memory_full": summary.more_refusals,
+        "stacks": [_stack_fields(found) for found in summary.stacks],
+        "more_stacks": summary.more_stacks,
         "killed": [_kill_fields(kill) for kill in summary.oom_kills],
     }
 
@@ -66,9 +76,11 @@ def render_summary(summary: Summary, colour: bool = False) -> list[str]:
     """The summary as lines of text, safe for a terminal; what did not happen has no section."""
     sections = (
         ("OOM kills", _kills(summary)),
+        ("Shared memory full", _full(summary)),
         ("Processes", _processes(summary)),
         ("Shared memory", _shared(summary)),
         ("Advice", _advice(summary)),
+        ("Stacks", _stacks(summary)),
     )
     lines = _overview(summary, colour)
     for title, body in sections:
@@ -101,34 +113,92 @@ def _kills(summary: Summary) -> list[str]:
             str(kill.pid),
             kill.comm or UNKNOWN,
             _container(kill),
-            kill.oom_memcg or UNKNOWN,
+            cut_middle(short_path(kill.oom_memcg), _CGROUP_WIDTH, _CGROUP_END) if kill.oom_memcg else UNKNOWN,
         ]
         for kill in summary.oom_kills
     ]
     return _list(rows, {1}, summary.more_oom_kills, "kills")
 
 
+def _full(summary: Summary) -> list[str]:
+    """Which tmpfs was full, for whom, and what to do about the one that containers have by default."""
+    rows = [["PLACE", "SIZE", "REFUSED", "SIGBUS", "CONTAINER", "BY"]]
+    for who, found in _alike(summary.refusals).items():
+        path, comm, of = found[0].key.path, found[0].comm or UNKNOWN, len(found)
+        rows.append(
+            [
+                cut_middle(path, _NAME_WIDTH) if path else "a tmpfs",
+                who.size,
+                _how_often("shm_full", sum(each.shm_full for each in found), summary),
+                _how_often("sigbus", sum(each.sigbus for each in found), summary),
+                who.container,
+                f"{found[0].key.pid} {comm}" if of == 1 else f"{comm} x{of}",
+            ]
+        )
+    return _list(rows, {2, 3}, summary.more_refusals, "processes") + _remedy(summary.refusals)
+
+
+class _Refused(NamedTuple):
+    """What refusals in one row have in common."""
+
+    path: str | None
+    size: str
+    container: str
+    comm: str | None
+
+
+def _alike(refusals: Iterable[Refusal]) -> dict[_Refused, list[Refusal]]:
+    rows: dict[_Refused, list[Refusal]] = {}
+    for found in refusals:
+        size = format_bytes(found.size_bytes) + (", no free inodes" if found.out_of_inodes else "")
+        rows.setdefault(_Refused(found.key.path, size, _container(found), found.comm), []).append(found)
+    return rows
+
+
+def _how_often(event: str, count: int, summary: Summary) -> str:
+    return format_count(count) if event in summary.shown else UNKNOWN
+
+
+def _remedy(refusals: Iterable[Refusal]) -> list[str]:
+    sizes = {
+        found.size_bytes
+        for found in refusals
+        if found.key.path == "/dev/shm" and found.size_bytes is not None and not found.out_of_inodes
+    }
+    if not sizes:
+        return []
+    said = " or ".join(map(format_bytes, sorted(sizes)))
+    return list(
+        wrap(
+            f"/dev/shm is {said}: docker run --shm-size, or in Kubernetes an emptyDir with medium: Memory mounted "
+            "at /dev/shm (its pages count against the memory limit)",
+            _WIDTH - 2,
+        )
+    )
+
+
 def _processes(summary: Summary) -> list[str]:
     rows = [["PID", "COMM", "CONTAINER", "MAPPED", "STILL MAPPED", "EVENT", "COUNT", "FAILED", "BYTES"]]
-    for process in summary.processes:
+    for group in summary.process_groups:
+        several = "" if group.processes == 1 else f" x{format_count(group.processes)}"
         who = [
-            str(process.pid),
-            process.comm or UNKNOWN,
-            _container(process),
-            format_bytes(process.mapped_bytes),
-            format_bytes(process.still_mapped_bytes),
+            "" if group.pid is None else str(group.pid),
+            f"{group.comm or UNKNOWN}{several}",
+            _container(group),
+            format_bytes(group.mapped_bytes),
+            format_bytes(group.still_mapped_bytes),
         ]
-        for event, totals in process.events.items():
+        for event, totals in group.events.items():
             rows.append([*who, event, *_figures(totals)])
             who = [""] * len(who)
-    return _list(rows, {0, 3, 4, 6, 7, 8}, summary.more_processes, "processes")
+    return _list(rows, {0, 3, 4, 6, 7, 8}, summary.more_grouped_processes, "processes")
 
 
 def _shared(summary: Summary) -> list[str]:
     rows = [["KIND", "NAME", "SIZE", "STATE", "CONTAINER", "CREATED BY"]] + [
         [
             found.key.kind,
-            found.key.name,
+            cut_middle(found.key.name, _NAME_WIDTH),
             format_bytes(found.length_bytes),
             _state(found),
             _container(found),
@@ -136,9 +206,15 @@ def _shared(summary: Summary) -> list[str]:
         ]
         for found in summary.shared_memory
     ]
-    counts = ", ".join(f"{format_count(count)} {kind}" for kind, count in summary.created.items())
     table = _list(rows, {2}, summary.more_shared_memory, "pieces of shared memory")
-    return [f"created: {counts or 'none'}", *table] if table or counts else []
+    return [*_created(summary), *table] if table or any(summary.created.values()) else []
+
+
+def _created(summary: Summary) -> list[str]:
+    """How many of each kind; "none" only where everyone's creations of all kinds were traced."""
+    some = [f"{format_count(count)} {kind}" for kind, count in summary.created.items() if count]
+    untold = None in summary.created.values() or any(each.creation == "not_traced" for each in summary.shared_memory)
+    return [] if untold and not some else [f"created: {', '.join(some) or 'none'}"]
 
 
 def _advice(summary: Summary) -> list[str]:
@@ -146,6 +222,29 @@ def _advice(summary: Summary) -> list[str]:
         [name, *_figures(totals)] for name, totals in summary.advice.items()
     ]
     return _list(rows, {1, 2, 3}, 0, "")
+
+
+def _stacks(summary: Summary) -> list[str]:
+    """Each with its frames below it, so the rows are aligned first."""
+    heading, *rows = align(
+        [
+            ["EVENT", "COUNT", "FAILED", "BYTES"],
+            *([found.stack.event, *_figures(found.totals)] for found in summary.stacks),
+        ],
+        {1, 2, 3},
+    )
+    lines = [heading] if rows else []
+    for row, found in zip(rows, summary.stacks, strict=True):
+        lines += [row, *(f"    {frame}" for frame in _frames(found))]
+    return lines + ([f"and {format_count(summary.more_stacks)} more stacks"] if summary.more_stacks else [])
+
+
+def _frames(found: StackTotals) -> Iterator[str]:
+    frames = found.stack.frames
+    for frame in frames[:_FRAMES]:
+        yield cut_middle(frame, _WIDTH - 6)
+    if len(frames) > _FRAMES:
+        yield f"and {format_count(len(frames) - _FRAMES)} more frames"
 
 
 def _list(rows: list[list[str]], right: set[int], more: int, what: str) -> list[str]:
@@ -166,12 +265,15 @@ def _state(found: SharedMemory) -> str:
 
 
 def _by(found: SharedMemory) -> str:
-    return "before the trace" if found.pid is None else f"{found.pid} {found.comm or UNKNOWN}"
+    if found.creation == "not_traced":
+        return "not traced"
+    return "before/outside trace" if found.pid is None else f"{found.pid} {found.comm or UNKNOWN}"
 
 
-def _container(of: ProcessTotals | SharedMemory | Kill) -> str:
-    container_id = of.key.container_id if isinstance(of, SharedMemory) else of.container_id
-    return of.container_name or (short_id(container_id) if container_id else UNKNOWN)
+def _container(of: ProcessTotals | ProcessGroup | SharedMemory | Refusal | Kill) -> str:
+    container_id = of.key.container_id if isinstance(of, SharedMemory | Refusal) else of.container_id
+    name = of.container_name or (short_id(container_id) if container_id else UNKNOWN)
+    return cut_middle(short_path(name), _CONTAINER_WIDTH)
 
 
 def _totals(name: str, totals: Mapping[str, Totals]) -> list[Value]:
@@ -203,8 +305,28 @@ def _shared_fields(found: SharedMemory) -> dict[str, Value]:
         "length_bytes": found.length_bytes,
         "pid": found.pid,
         "comm": found.comm,
+        "creation": found.creation,
         "linked": found.linked,
     }
+
+
+def _refusal_fields(found: Refusal, shown: frozenset[str]) -> dict[str, Value]:
+    return {
+        "path": found.key.path,
+        "container_id": found.key.container_id,
+        "container_name": found.container_name,
+        "size_bytes": found.size_bytes,
+        "used_bytes": found.used_bytes,
+        "out_of_inodes": found.out_of_inodes,
+        "shm_full": found.shm_full if "shm_full" in shown else None,
+        "sigbus": found.sigbus if "sigbus" in shown else None,
+        "pid": found.key.pid,
+        "comm": found.comm,
+    }
+
+
+def _stack_fields(found: StackTotals) -> dict[str, Value]:
+    return {"event": found.stack.event, **_totals_fields(found.totals), "stack": list(found.stack.frames)}
 
 
 def _kill_fields(kill: Kill) -> dict[str, Value]:

@@ -6,13 +6,24 @@ each kind of event has its own function for. No rich and no numpy: this runs in 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+import mmap
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TextIO
 
+from rtdebug.render.columns import wrap
 from rtdebug.render.escape import display_width, escape
 from rtdebug.render.terminal import Style, paint
-from rtdebug.render.units import format_address, format_bytes, format_count, format_time, format_value, short_id
+from rtdebug.render.units import (
+    format_address,
+    format_bytes,
+    format_count,
+    format_time,
+    format_value,
+    short_id,
+    short_path,
+)
 from rtdebug.tracing.line import EventLine, Value
 
 if TYPE_CHECKING:
@@ -22,13 +33,18 @@ Fields = Mapping[str, Value]
 Block = Callable[[EventLine, int], str]
 """Draws several lines for an event: (line, width in columns) -> text that is already escaped."""
 
-_CONTAINER_WIDTH = 20
-_COMM_WIDTH = 15  # TASK_COMM_LEN - 1
+_CONTAINER_WIDTH, _NARROW_CONTAINER_WIDTH = 20, 12
+_COMM_WIDTH, _NARROW_COMM_WIDTH = 15, 10  # TASK_COMM_LEN - 1
+_NARROW = 100
+"""Below so many columns there is no room for a container and all of a comm."""
 _EVENT_WIDTH = 15  # process_madvise
 _PID_WIDTH = 7  # PID_MAX_LIMIT is 4,194,304
 _TIME_WIDTH = 12
 _BLOCK_WIDTH = 80
+_CONTINUED = " " * (_TIME_WIDTH + 2)
+"""Before the further lines of an alarm: they begin below EVENT."""
 _ALARMS = frozenset({"oom_kill", "sigbus", "shm_full"})
+"""What the trace is for: never cut."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +53,7 @@ class Columns:
 
     show_container: bool = False
     width: int | None = None
-    """Columns of the terminal; None: a line is never cut."""
+    """Columns of the terminal; None: a line is never cut or wrapped."""
     colour: bool = False
 
 
@@ -73,7 +89,7 @@ class TableRenderer:
         self._write(gap + render_summary(summary, self._columns.colour))
 
     def _rows(self, line: EventLine) -> list[str]:
-        rows = [format_line(line, self._columns), *_stack(line.fields)]
+        rows = [*format_line(line, self._columns), *_stack(line.fields)]
         if block := self._blocks.get(line.event):
             rows += block(line, self._columns.width or _BLOCK_WIDTH).splitlines()
         return rows
@@ -86,22 +102,25 @@ class TableRenderer:
 
 def heading(columns: Columns) -> str:
     """The line of column titles."""
-    titles = _layout("TIME", "EVENT", "CONTAINER", "PID", "COMM", "DETAIL", columns)
-    return paint(titles, Style.TITLE, columns.colour)
+    titles = f"{_head('TIME', 'EVENT', 'CONTAINER', 'PID', 'COMM', columns)}  DETAIL"
+    return paint(titles if columns.width is None else escape(titles, columns.width), Style.TITLE, columns.colour)
 
 
-def format_line(line: EventLine, columns: Columns) -> str:
-    """One event on one line."""
-    text = _layout(
-        format_time(line.time_ns),
-        line.event,
-        container_label(line),
-        str(line.pid),
-        line.comm or "-",
-        detail(line.event, line.fields),
-        columns,
-    )
-    return paint(text, style, True) if columns.colour and (style := _style(line)) else text
+def format_line(line: EventLine, columns: Columns) -> list[str]:
+    """One event on one line; an alarm on as many as it needs.
+
+    Where the width does not suffice, the middle of a line is cut, not how the call ended.
+    """
+    head = _head(format_time(line.time_ns), line.event, container_label(line), str(line.pid), line.comm or "-", columns)
+    words, outcome = _words(line.event, line.fields), _result(line.event, line.fields)
+    if columns.width is None:
+        rows = [f"{head}  {_joined(words, outcome)}"]
+    elif line.event in _ALARMS:
+        rows = list(_wrapped(head, _joined(words, outcome), columns.width))
+    else:
+        rows = [_cut(f"{head}  {words}", outcome, columns.width)]
+    style = _style(line) if columns.colour else None
+    return [paint(row, style, True) for row in rows] if style else rows
 
 
 def container_label(line: EventLine) -> str:
@@ -115,18 +134,44 @@ def container_label(line: EventLine) -> str:
 
 def detail(event: str, fields: Fields) -> str:
     """What happened, in words: the event's own, then how often and with what result."""
-    describe = _DETAILS.get(event, _generic)
-    return " ".join(part for part in (*describe(fields), *_outcome(event, fields)) if part)
+    return _joined(_words(event, fields), _result(event, fields))
 
 
-def _layout(time: str, event: str, container: str, pid: str, comm: str, words: str, columns: Columns) -> str:
+def _words(event: str, fields: Fields) -> str:
+    return _joined(*_DETAILS.get(event, _generic)(fields))
+
+
+def _result(event: str, fields: Fields) -> str:
+    return _joined(*_outcome(event, fields))
+
+
+def _joined(*parts: str) -> str:
+    return " ".join(filter(None, parts))
+
+
+def _head(time: str, event: str, container: str, pid: str, comm: str, columns: Columns) -> str:
+    narrow = columns.show_container and columns.width is not None and columns.width < _NARROW
     cells = [time.ljust(_TIME_WIDTH), _cell(event, _EVENT_WIDTH)]
     if columns.show_container:
-        cells.append(_cell(container, _CONTAINER_WIDTH))
-    cells += [pid.rjust(_PID_WIDTH), _cell(comm, _COMM_WIDTH), words]
-    text = "  ".join(cells)
-    # every part is escaped by now, and escaping twice changes nothing: this only cuts
-    return text if columns.width is None else escape(text, columns.width)
+        cells.append(_cell(container, _NARROW_CONTAINER_WIDTH if narrow else _CONTAINER_WIDTH))
+    return "  ".join([*cells, pid.rjust(_PID_WIDTH), _cell(comm, _NARROW_COMM_WIDTH if narrow else _COMM_WIDTH)])
+
+
+def _cut(text: str, outcome: str, width: int) -> str:
+    room = width - display_width(outcome) - 1
+    return f"{escape(text, room)} {outcome}" if outcome and room > 0 else escape(text, width)
+
+
+def _wrapped(head: str, words: str, width: int) -> Iterator[str]:
+    """The words beside their head as far as they fit, and below it."""
+    beside, below = width - display_width(head) - 2, max(1, width - len(_CONTINUED))
+    if beside < 0:  # not even the head fits
+        first, *rest = wrap(f"{head}  {words}", width)
+        yield from (first, *(f"{_CONTINUED}{row}" for row in wrap(" ".join(rest), below)))
+        return
+    first, *rest = list(wrap(words, below, beside)) or [""]
+    yield f"{head}  {first}".rstrip()
+    yield from (f"{_CONTINUED}{row}" for row in rest)
 
 
 def _cell(text: str, width: int) -> str:
@@ -231,34 +276,42 @@ def _process_madvise(fields: Fields) -> Iterable[str]:
 
 
 def _shm_full(fields: Fields) -> Iterable[str]:
-    yield _text(fields, "path")
-    yield "in a page fault:" if fields.get("by_fault") else _text(fields, "syscall", "in ", ":")
-    yield _bytes(fields, "length_bytes", "no room for ", ",")
-    yield _share(fields, "used_bytes", "size_bytes", "used")
-    yield _inodes(fields)
-    yield _reason(fields)
+    by_fault = bool(fields.get("by_fault"))
+    yield _listed(
+        _joined(_text(fields, "path", after=":"), _bytes(fields, "length_bytes", "no room for ") or "no room"),
+        _used(fields, full=by_fault),
+        "no free inodes" if fields.get("free_inodes") == 0 and fields.get("size_inodes") else "",
+        "found by a page fault" if by_fault else _text(fields, "syscall", "in "),
+    )
 
 
 def _sigbus(fields: Fields) -> Iterable[str]:
-    yield _text(fields, "signal_code")
-    yield _at(fields)
-    yield _text(fields, "path", "in ")
-    yield _bytes(fields, "file_offset_bytes", "at ")
-    yield _bytes(fields, "file_length_bytes", "of its ")
-    yield _share(fields, "used_bytes", "size_bytes", "used on the tmpfs", "- ")
-    yield _reason(fields)
+    reason = fields.get("reason")
+    yield _listed(
+        _joined(
+            f"{escape(reason.replace('_', ' '))}:" if isinstance(reason, str) and reason else "",
+            _text(fields, "path"),
+            _bytes(fields, "file_offset_bytes", "at "),
+            _bytes(fields, "file_length_bytes", "of its "),
+        ),
+        _used(fields, full=reason == "tmpfs_full"),
+        _joined(_text(fields, "signal_code"), _at(fields)),
+    )
 
 
 def _oom_kill(fields: Fields) -> Iterable[str]:
-    yield _text(fields, "constraint")
-    yield _text(fields, "oom_memcg", "limit of ")
-    yield _share(fields, "usage_bytes", "limit_bytes", "used")
-    yield _bytes(fields, "anon_rss_bytes", "anon ")
-    yield _bytes(fields, "file_rss_bytes", "file ")
-    yield _bytes(fields, "shmem_rss_bytes", "shmem ")
-    yield _bytes(fields, "swap_bytes", "swap ") if fields.get("swap_bytes") else ""
-    yield _text(fields, "trigger_pid", "triggered by ")
-    yield _text(fields, "trigger_comm")
+    memcg = fields.get("oom_memcg")
+    yield _listed(
+        _joined(
+            _text(fields, "constraint"), f"limit of {escape(short_path(memcg))}" if isinstance(memcg, str) else ""
+        ),
+        _share(fields, "usage_bytes", "limit_bytes"),
+        _bytes(fields, "anon_rss_bytes", "anon "),
+        _bytes(fields, "file_rss_bytes", "file "),
+        _bytes(fields, "shmem_rss_bytes", "shmem "),
+        _bytes(fields, "swap_bytes", "swap ") if fields.get("swap_bytes") else "",
+        _joined(_text(fields, "trigger_pid", "triggered by "), _text(fields, "trigger_comm")),
+    )
 
 
 def _generic(fields: Fields) -> Iterable[str]:
@@ -317,19 +370,26 @@ def _at(fields: Fields, before: str = "at") -> str:
     return f"{before} {format_address(address)}" if isinstance(address, int) else ""
 
 
-def _share(fields: Fields, part_key: str, whole_key: str, words: str, before: str = "") -> str:
+def _listed(*parts: str) -> str:
+    return ", ".join(filter(None, parts))
+
+
+def _share(fields: Fields, part_key: str, whole_key: str) -> str:
     part, whole = fields.get(part_key), fields.get(whole_key)
     if not isinstance(part, int):
         return ""
-    of = f" of {format_bytes(whole)}" if isinstance(whole, int) else ""
-    return f"{before}{format_bytes(part)}{of} {words}"
+    return f"{format_bytes(part)}{f' of {format_bytes(whole)}' if isinstance(whole, int) else ''} used"
 
 
-def _inodes(fields: Fields) -> str:
-    """A tmpfs can also be full of files."""
-    return "no free inodes" if fields.get("free_inodes") == 0 and fields.get("size_inodes") else ""
+def _used(fields: Fields, full: bool) -> str:
+    """How full a tmpfs is. `full`: it had no page left, whatever its counter says."""
+    used, size = fields.get("used_bytes"), fields.get("size_bytes")
+    if isinstance(used, int) and isinstance(size, int) and (full or size - used <= min(_lag_bytes(), size // 16)):
+        return f"{format_bytes(size)} full"
+    return _share(fields, "used_bytes", "size_bytes")
 
 
-def _reason(fields: Fields) -> str:
-    reason = fields.get("reason")
-    return f"({escape(reason.replace('_', ' '))})" if isinstance(reason, str) else ""
+def _lag_bytes() -> int:
+    """By how much the used blocks of a tmpfs may be behind: a batch of each CPU (lib/percpu_counter.c)."""
+    cpus = os.cpu_count() or 1
+    return max(32, 2 * cpus) * cpus * mmap.PAGESIZE

@@ -7,6 +7,7 @@ the tracing process has 45 MB in all.
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Mapping
 from enum import Enum
 from typing import TextIO
@@ -27,6 +28,14 @@ def terminal_width(stream: TextIO) -> int | None:
     try:
         return os.get_terminal_size(stream.fileno()).columns or None
     except (OSError, ValueError):  # ValueError: closed, or not a real file
+        return None
+
+
+def output_fd() -> int | None:
+    """The descriptor behind standard output; None when there is none."""
+    try:
+        return sys.stdout.fileno()
+    except (OSError, ValueError, AttributeError):
         return None
 
 

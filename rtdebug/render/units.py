@@ -5,6 +5,7 @@ What is not known is None in the data and `-` on the screen, never 0.
 
 from __future__ import annotations
 
+import re
 import time
 
 from rtdebug.render.escape import escape
@@ -15,6 +16,7 @@ _IEC = ("KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
 _NS_PER_S = 1_000_000_000
 _RANDOM_ID = 64
 _SHORT_ID = 12
+_LONG_ID = re.compile(r"\b([0-9a-f]{12})[0-9a-f]{52}\b")
 
 
 def format_bytes(count: float | None) -> str:
@@ -35,6 +37,11 @@ def format_bytes(count: float | None) -> str:
 def short_id(container_id: str) -> str:
     """A random id by its beginning, as docker shows it; one that somebody chose, or a cgroup, whole. Not escaped."""
     return container_id[:_SHORT_ID] if len(container_id) == _RANDOM_ID else container_id
+
+
+def short_path(path: str) -> str:
+    """A cgroup's path with container ids as runtimes shorten them. Not escaped."""
+    return _LONG_ID.sub(r"\1", path)
 
 
 def format_count(count: int | None) -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 import numpy as np
 
 from rtdebug.host import bpf
@@ -27,6 +29,10 @@ class AggregateReader:
     def leaving(self) -> int:
         """How many processes are to be forgotten at the next read."""
         return len(self._leaving)
+
+    def pids(self) -> set[int]:
+        """Processes that have entries."""
+        return {_pid_of(key) for key in self._known}
 
     def forget(self, pid: int) -> None:
         """Free the entries of a process that has exited, after they were read once more."""
@@ -59,7 +65,11 @@ class AggregateReader:
     def _free_entries(self) -> None:
         if not self._leaving:
             return
-        for key in [key for key in self._known if int.from_bytes(key[:4], "little") in self._leaving]:
+        for key in [key for key in self._known if _pid_of(key) in self._leaving]:
             bpf.delete(self._map_fd, key)
             del self._known[key]
         self._leaving.clear()
+
+
+def _pid_of(key: bytes) -> int:
+    return int.from_bytes(key[:4], sys.byteorder)

@@ -19,6 +19,7 @@ from types import ModuleType
 from typing import Any
 
 from rtdebug.errors import HostUnable, RtdebugError
+from rtdebug.host import trials
 from rtdebug.host.bcc import find_bcc, read_version
 from rtdebug.host.cache import read_cached, write_cached
 from rtdebug.tracing.program import (
@@ -77,9 +78,11 @@ def _compile_in_child() -> bytes:
     )
 
 
-def compile_program(source: str, shim: Path) -> CompiledProgram:
+def compile_program(source: str, shim: Path, typed: bool) -> CompiledProgram:
     """Compile in this process, with kernel headers made in the folder `shim`. Raises HostUnable.
 
+    `typed`: for raw tracepoints with the types of their arguments out of BTF, which cost a little less than those
+    that are attached by name.
     bcc prints the compiler's errors on standard error.
     """
     from rtdebug.tracing.btf import Btf
@@ -88,6 +91,8 @@ def compile_program(source: str, shim: Path) -> CompiledProgram:
     folder = find_bcc()
     btf = Btf()
     flags = write_shim(shim, source, btf)
+    if typed:
+        flags.append("-DTYPED_TRACEPOINTS=1")
     os.environ["BCC_KERNEL_SOURCE"] = str(shim)
     bcc = _import_bcc(folder)
     module = bcc.BPF(text=source.encode(), cflags=[*_FLAGS, *flags])
@@ -96,7 +101,7 @@ def compile_program(source: str, shim: Path) -> CompiledProgram:
     names = [probe.function for probe in PROBES]
     names += [name for probe in FUNCTION_PROBES for name in (probe.fentry, probe.kprobe)]
     functions = {name: name_maps_by_place(module.dump_func(name.encode()), places) for name in names}
-    tracepoints = {probe.tracepoint: btf.tracepoint_id(probe.tracepoint) for probe in PROBES}
+    tracepoints = {probe.tracepoint: btf.tracepoint_id(probe.tracepoint) for probe in PROBES if typed}
     kernel_functions = {probe.kernel_function: btf.function_id(probe.kernel_function) for probe in FUNCTION_PROBES}
     return CompiledProgram(
         maps=tuple(spec for _, spec in maps),
@@ -160,11 +165,19 @@ def name_maps_by_place(code: bytes, places: dict[int, int]) -> bytes:
     return bytes(patched)
 
 
+def _takes_typed_tracepoints() -> bool:
+    try:
+        trials.try_typed_raw_tracepoint(PROBES[0].tracepoint)
+    except RtdebugError:
+        return False
+    return True
+
+
 def main() -> None:
     """Compile in the folder of the first argument, remove it, and write the result to standard output."""
     shim = Path(sys.argv[1])
     try:
-        content = compile_program(program_source(), shim).to_bytes(_key(find_bcc()))
+        content = compile_program(program_source(), shim, _takes_typed_tracepoints()).to_bytes(_key(find_bcc()))
     except HostUnable as error:
         print(error.message, error.hint, sep="\n", file=sys.stderr)
         sys.exit(error.exit_code)

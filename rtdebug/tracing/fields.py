@@ -315,8 +315,9 @@ def sigbus_reason(record: np.void, page_size_bytes: int) -> str | None:
 
     `beyond_end_of_file`: the page lies after the file's last one, for it was cut or never made long enough
     (mm/filemap.c: filemap_fault; mm/shmem.c: shmem_get_folio_gfp). `tmpfs_full`: the page is in the file,
-    but its tmpfs had none left. `hwpoison`: the memory is broken. A memory cgroup at its limit gives no
-    SIGBUS but an OOM kill, so there is no such reason.
+    but its tmpfs, which has a limit, had none left. The used pages do not decide that: each CPU adds its own
+    to the kernel's counter in batches of 32 or more (lib/percpu_counter.c), so it is behind. `hwpoison`: the
+    memory is broken. A memory cgroup at its limit gives no SIGBUS but an OOM kill, so there is no such reason.
     """
     code = constants.SIGBUS_CODE.get(int(record["signal_code"]))
     if code in ("BUS_MCEERR_AR", "BUS_MCEERR_AO"):
@@ -326,5 +327,4 @@ def sigbus_reason(record: np.void, page_size_bytes: int) -> str | None:
     file_pages = -(-int(record["file_length_bytes"]) // page_size_bytes)
     if int(record["file_offset_bytes"]) // page_size_bytes >= file_pages:
         return "beyond_end_of_file"
-    full = 0 < int(record["size_pages"]) <= int(record["used_pages"])
-    return "tmpfs_full" if record["tmpfs"] and full else None
+    return "tmpfs_full" if record["tmpfs"] and record["size_pages"] else None

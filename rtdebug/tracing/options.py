@@ -48,6 +48,11 @@ class TraceOptions:
     stack: bool = False
 
 
+def lost_events(lost: Mapping[str, int]) -> int:
+    """Add up what a trace lost of what it shows; `lost` counts the records of processes and cgroups too."""
+    return sum(count for event, count in lost.items() if event in EVENTS)
+
+
 @dataclass(frozen=True, slots=True)
 class Filter:
     """Which processes the programs act on."""

@@ -113,7 +113,7 @@ class ProcessTable:
         if event == "cgroup_mkdir":
             self._apply_mkdir(record)
         elif event == "process_exit":
-            self._forget_later(int(record["header"]["pid"]), int(record["header"]["time_ns"]))
+            self.exited(int(record["header"]["pid"]), int(record["header"]["time_ns"]))
         elif event.startswith("process_"):
             self._apply_change(event, record)
 
@@ -154,8 +154,8 @@ class ProcessTable:
         versions.append(Version(since_ns, process))
         del versions[:-MAX_VERSIONS]
 
-    def _forget_later(self, pid: int, exit_ns: int) -> None:
-        """Calls of an exited process may still lie in a ring: forget it only after many others."""
+    def exited(self, pid: int, exit_ns: int) -> None:
+        """Let go of a process that has exited; not at once, for calls of it may still lie in a ring."""
         self._exited.append((pid, exit_ns))
         if len(self._exited) > MAX_EXITED:
             oldest, exit_ns = self._exited.popleft()

@@ -15,6 +15,7 @@ SOURCES = (
     "events.h",
     "common.h",
     "compat.h",
+    "stack.h",
     "file.h",
     "mapping.bpf.c",
     "shm.bpf.c",

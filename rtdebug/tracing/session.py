@@ -59,6 +59,8 @@ AGGREGATE_BYTES = 8 << 20
 STACKS = 16384
 STACK_DEPTH = 127
 """Frames of a stack: PERF_MAX_STACK_DEPTH."""
+STACK_TOP = 4
+"""Words of struct stack_top in bpf/stack.h."""
 _CALLS_AT_ONCE = 1024
 """Calls that are shown one by one become lines in such portions, for a line takes a thousand bytes."""
 _MANY_LEAVING = 1024
@@ -109,6 +111,7 @@ class Session:
         """Fields of each struct oom_event that was drained, for who makes the report (the caller empties it)."""
         self._calls_ring_bytes = CALLS_RING_BYTES if options.every_call else mmap.PAGESIZE
         self._loaded: Loaded | None = None
+        self._bookkeeping_ring: Ring
         self._events_ring: Ring
         self._calls_ring: Ring
         self._aggregates: AggregateReader
@@ -133,13 +136,16 @@ class Session:
             {
                 "traced": traced_pages(),
                 "calls": self._calls_ring_bytes,
+                "bookkeeping": EVENTS_RING_BYTES,
                 "events": EVENTS_RING_BYTES,
                 "stacks": STACKS if self.options.stack else 1,
+                "stack_tops": STACKS if self.options.stack else 1,
                 "aggregates": max(512, min(16384, AGGREGATE_BYTES // entry_bytes)),
             },
         )
         maps = self._loaded.maps
         self._traced = mmap.mmap(maps["traced"], traced_pages() * TRACED_PAGE)
+        self._bookkeeping_ring = Ring(maps["bookkeeping"], EVENTS_RING_BYTES, self.schema.event_slot)
         self._events_ring = Ring(maps["events"], EVENTS_RING_BYTES, self.schema.event_slot)
         self._calls_ring = Ring(maps["calls"], self._calls_ring_bytes, self.schema.call_slot)
         self._aggregates = AggregateReader(maps["aggregates"], self.schema)
@@ -155,7 +161,7 @@ class Session:
             return
         loaded, self._loaded = self._loaded, None
         loaded.detach()
-        for name in ("_events_ring", "_calls_ring", "_traced"):
+        for name in ("_bookkeeping_ring", "_events_ring", "_calls_ring", "_traced"):
             if hasattr(self, name):
                 with contextlib.suppress(BufferError):  # a view that an exception still holds
                     getattr(self, name).close()
@@ -274,9 +280,9 @@ class Session:
     # --- what the programs tell ---
 
     @property
-    def events_fd(self) -> int:
-        """Polls readable when there are events; calls come without waking: drain on a timer too."""
-        return self._map("events")
+    def wake_fds(self) -> tuple[int, ...]:
+        """Poll readable when there are events; calls come without waking: drain on a timer too."""
+        return self._map("bookkeeping"), self._map("events")
 
     def drain(self) -> list[EventLine]:
         """Take all that waits in the rings, in order of time.
@@ -284,18 +290,25 @@ class Session:
         With a recorder the calls go to it alone (they may be millions) and into `summary_calls`.
         """
         waiting = min(self._calls_ring.waiting(), _CALLS_AT_ONCE if self.recorder is None else 1 << 30)
+        events_waiting = self._events_ring.waiting()
         lines: list[EventLine] = []
-        # the events first, up to now at least: a call's process is known before the call is decoded
-        for view in self._events_ring.views():
+        # who is who first, up to now at least: a process is known before what it did is decoded
+        for view in self._bookkeeping_ring.views():
             records_ = records(view)
             self._note_processes(records_)
+            if self.recorder is not None:
+                self.recorder.events(view)
+            lines += self.decoder.events(records_)
+            self._note_cgroups(records_)
+            del records_, view
+        for view in self._events_ring.views(events_waiting):
+            records_ = records(view)
             if self.options.stack:
                 self._note_stacks(records_)
             if self.recorder is not None:
                 self.recorder.events(view)
             self._note_kills(records_)
             lines += self.decoder.events(records_)
-            self._note_cgroups(records_)
             del records_, view
         if self.recorder is None:
             calls = self._calls_ring.drain(waiting)
@@ -356,11 +369,7 @@ class Session:
             record = self.schema.record("process_event", raw.tobytes())
             pid, event = int(record["header"]["pid"]), int(record["header"]["event"])
             if event == ids["process_exit"]:
-                self.first_vm_bytes.pop(pid, None)
-                self.exited_pids.append(pid)
-                self.compat_pids.discard(pid)
-                if not self.options.every_call:
-                    self._aggregates.forget(pid)
+                self._note_exit(pid)
             elif event != ids["process_comm"]:
                 self._aggregates.keep(pid)
                 self._tell_symbolizer(event, pid, int(record["parent_pid"]))
@@ -369,6 +378,20 @@ class Session:
                     self.compat_pids.add(pid)
                 else:
                     self.compat_pids.discard(pid)
+
+    def _note_exit(self, pid: int) -> None:
+        self.first_vm_bytes.pop(pid, None)
+        self.exited_pids.append(pid)
+        self.compat_pids.discard(pid)
+        if not self.options.every_call:
+            self._aggregates.forget(pid)
+
+    def forget_the_gone(self, proc: Path = Path("/proc")) -> None:
+        """Let go of processes that are no more: call it when events were lost, for their exits may be among them."""
+        known = self.first_vm_bytes.keys() | self._aggregates.pids()
+        for pid in [pid for pid in known if not (proc / str(pid)).exists()]:
+            self._note_exit(pid)
+            self.decoder.processes.exited(pid, time.monotonic_ns())
 
     def _tell_symbolizer(self, event: int, pid: int, parent_pid: int) -> None:
         if self._symbolizer is None:
@@ -424,7 +447,9 @@ class Session:
             from rtdebug.tracing.symbols import Symbolizer
 
             self._symbolizer = Symbolizer()
-        return [str(frame) for frame in self._symbolizer.symbolize(pid, ns_pid, addresses)]
+        top = bpf.lookup(self._map("stack_tops"), struct.pack("i", stack_id), STACK_TOP * 8) or b""
+        words = struct.unpack(f"{len(top) // 8}Q", top)
+        return [str(frame) for frame in self._symbolizer.symbolize_call(pid, ns_pid, addresses, words)]
 
 
 def _state_of(pid: int, whole_host: bool) -> int:

@@ -1,4 +1,4 @@
-"""What a trace or recording adds up to: per process and event, shared memory, advice, OOM kills, losses.
+"""What a trace or recording adds up to: per process and event, stack, shared memory, advice, OOM kills, losses.
 
 `SummaryBuilder` takes the lines one by one and keeps only totals, so its memory is bounded however long
 the trace runs; `finish` gives the `Summary` that the renderers take.
@@ -6,39 +6,38 @@ the trace runs; `finish` gives the `Summary` that the renderers take.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
-from operator import attrgetter
-from typing import Literal, NamedTuple
+import sys
+from collections.abc import Hashable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from rtdebug.tracing.line import EventLine, Value
+from rtdebug.tracing.options import EVENTS
+from rtdebug.tracing.refusals import Refusal, Refusals
+from rtdebug.tracing.shared import CREATED_BY, Kind, SharedKey, SharedMemory, SharedObjects, shared_rank
+from rtdebug.tracing.totals import Totals, add_totals, calls, int_of, keep_largest, largest_first, totals_of
+
+__all__ = [
+    "TOP",
+    "TOP_STACKS",
+    "Kill",
+    "ProcessGroup",
+    "ProcessTotals",
+    "Refusal",
+    "SharedKey",
+    "SharedMemory",
+    "StackTotals",
+    "Summary",
+    "SummaryBuilder",
+    "Totals",
+]
 
 TOP = 20
 """How many processes, objects and kills a summary names; it says how many more there were."""
+TOP_STACKS = 10
 _KEPT = 1024
 """How many of them the builder holds before it drops the least important ones."""
-
-# Events whose length_bytes can be added up; for the others it is the size of an object, not of a call.
-_SUMMED = frozenset({"mmap", "munmap", "mremap", "brk", "madvise", "process_madvise", "shmget", "shmat"})
-# What happened to a process, not a call of it: an errno here (shm_full: ENOSPC) is no failure to count.
-_NO_CALLS = frozenset({"shm_full", "sigbus", "oom_kill"})
-
-Kind = Literal["posix", "sysv", "memfd"]
-
-
-@dataclass(frozen=True, slots=True)
-class Totals:
-    """Calls of one kind. A failed call counts in `count` and in `failures`, and adds no bytes."""
-
-    count: int = 0
-    failures: int = 0
-    length_bytes: int | None = None
-    """None: this kind of call has no length to add up. For brk it is the net change."""
-
-    def plus(self, count: int, failures: int, length_bytes: int | None) -> Totals:
-        """These and some more."""
-        total = self.length_bytes if length_bytes is None else (self.length_bytes or 0) + length_bytes
-        return Totals(self.count + count, self.failures + failures, total)
+_KEPT_STACKS = 4096
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,26 +55,35 @@ class ProcessTotals:
     """Of these, still mapped at the end; None: not known."""
 
 
-class SharedKey(NamedTuple):
-    """Which piece of shared memory. `name`: the path, the id of a SysV segment as text."""
+@dataclass(frozen=True, slots=True)
+class ProcessGroup:
+    """Processes for one row: a single one, or all of a comm and container that have nothing mapped any more."""
 
-    kind: Kind
+    processes: int
+    pid: int | None
+    """None: of several."""
+    comm: str | None
     container_id: str | None
-    name: str
+    container_name: str | None
+    events: Mapping[str, Totals]
+    mapped_bytes: int | None
+    still_mapped_bytes: int | None
+
+
+class Stack(NamedTuple):
+    """Who called what."""
+
+    event: str
+    frames: tuple[str, ...]
+    """Innermost first."""
 
 
 @dataclass(frozen=True, slots=True)
-class SharedMemory:
-    """One piece of shared memory that was created in the trace, or that was found linked at its end."""
+class StackTotals:
+    """What came from one user stack, over all processes."""
 
-    key: SharedKey
-    container_name: str | None
-    length_bytes: int | None
-    pid: int | None
-    """Who created it; None: it was there before the trace began."""
-    comm: str | None
-    linked: bool | None
-    """Does its name (its id) still exist; None for a memfd, which has none."""
+    stack: Stack
+    totals: Totals
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +102,8 @@ class Kill:
 class Summary:
     """The whole. Lists are bounded to TOP, the largest first; `more_*` says how many were left out."""
 
+    shown: frozenset[str]
+    """Names of the events that were traced: of the others nothing is known."""
     started_ns: int
     """Unix time, as `ended_ns`."""
     ended_ns: int
@@ -104,10 +114,19 @@ class Summary:
     """By the name of the advice (`MADV_HUGEPAGE`), madvise and process_madvise together."""
     processes: tuple[ProcessTotals, ...]
     more_processes: int
+    process_groups: tuple[ProcessGroup, ...]
+    """The same and more processes in fewer rows."""
+    more_grouped_processes: int
+    """How many processes are in none of them."""
     shared_memory: tuple[SharedMemory, ...]
     more_shared_memory: int
-    created: Mapping[Kind, int]
-    """How many pieces of each kind were created in the trace."""
+    created: Mapping[Kind, int | None]
+    """How many pieces of each kind were created in the trace; None: that was not traced."""
+    refusals: tuple[Refusal, ...]
+    more_refusals: int
+    stacks: tuple[StackTotals, ...]
+    """By bytes, then by calls; at most TOP_STACKS."""
+    more_stacks: int
     oom_kills: tuple[Kill, ...]
     more_oom_kills: int
 
@@ -131,10 +150,10 @@ class Summary:
         """None for a trace that took no time."""
         return self.count * 1e9 / self.duration_ns if self.duration_ns > 0 else None
 
-    def count_of(self, event: str) -> int:
-        """How often one kind of event happened."""
+    def count_of(self, event: str) -> int | None:
+        """How often one kind of event happened; None: it was not traced."""
         totals = self.events.get(event)
-        return totals.count if totals else 0
+        return totals.count if totals else 0 if event in self.shown else None
 
 
 @dataclass(slots=True)
@@ -148,41 +167,47 @@ class _Process:
 
     @property
     def size(self) -> tuple[int, int]:
-        return self.mapped_bytes, sum(totals.count for totals in self.events.values())
+        return self.mapped_bytes, calls(self.events)
 
 
 class SummaryBuilder:
     """Adds up event lines, single or aggregated (`count`, total `length_bytes`, `failures`)."""
 
-    def __init__(self, shows_mappings: bool = True) -> None:
-        """`shows_mappings`: mmap events are among the lines."""
-        self._shows_mappings = shows_mappings
+    def __init__(self, shown: frozenset[str] | None = None, everyone: bool = True) -> None:
+        """`shown`: names of the events that can be among the lines, None: all. `everyone`: of all processes and
+        threads; false when only those of a pid or comm are among the lines.
+        """
+        self._shown = frozenset(EVENTS) if shown is None else shown
         self._events: dict[str, Totals] = {}
         self._advice: dict[str, Totals] = {}
         self._processes: dict[int, _Process] = {}
         self._dropped_processes = 0
-        self._shared = _SharedObjects()
+        self._shared = SharedObjects(self._shown, everyone)
+        self._refusals = Refusals()
+        self._stacks: dict[Stack, Totals] = {}
+        self._dropped_stacks = 0
         self._kills: list[Kill] = []
         self._more_kills = 0
 
     def add(self, line: EventLine) -> None:
         """Take one line into account."""
-        fields = line.fields
-        count, failures = _count(fields), _failures(line)
-        length = _length(line.event, fields) if failures < count else None
-        _add(self._events, line.event, count, failures, length)
+        fields, totals = line.fields, totals_of(line)
+        add_totals(self._events, line.event, totals)
         process = self._process(line)
-        _add(process.events, line.event, count, failures, length)
+        add_totals(process.events, line.event, totals)
         advice = fields.get("advice")
         if isinstance(advice, str):
-            _add(self._advice, advice, count, failures, length)
-        if failures == count:
+            add_totals(self._advice, advice, totals)
+        if "stack" in fields:
+            self._add_stack(line.event, fields["stack"], totals)
+        if totals.failures == totals.count:
             return
         process.mapped_bytes += _mapped(line.event, fields)
         if line.event == "oom_kill":
             self._kill(line)
         else:
             self._shared.apply(line)
+            self._refusals.apply(line)
 
     def finish(
         self,
@@ -199,26 +224,36 @@ class SummaryBuilder:
         whoever created it. None: nobody looked; then the events alone say what is still linked.
         `last_sizes`: sizes as they were seen before the end, for files that grew by writes.
         """
-        processes = sorted(
-            (_process_totals(process, still_mapped, self._shows_mappings) for process in self._processes.values()),
-            # the pid last, for a recording gives them in another order than the trace had
-            key=lambda totals: (
-                totals.still_mapped_bytes or 0, totals.mapped_bytes or 0, _calls(totals.events), totals.pid,
-            ),
-            reverse=True,
+        processes = sorted(self._process_totals(still_mapped), key=_process_rank, reverse=True)
+        groups = sorted(_groups(processes, still_mapped is not None), key=_process_rank, reverse=True)
+        names = {each.container_id: each.container_name for each in processes}
+        known_names = {container_id: name for container_id, name in names.items() if container_id and name}
+        shared = sorted(
+            self._shared.finish(still_linked, last_sizes or {}, known_names), key=shared_rank, reverse=True
         )
-        shared = sorted(self._shared.finish(still_linked, last_sizes or {}), key=_shared_rank, reverse=True)
+        refusals = self._refusals.finish()
+        stacks = sorted(self._stacks.items(), key=lambda item: _stack_rank(*item), reverse=True)
         return Summary(
+            shown=self._shown,
             started_ns=started_ns,
             ended_ns=ended_ns,
             lost_events=lost_events,
-            events=_largest_first(self._events),
-            advice=_largest_first(self._advice),
+            events=largest_first(self._events),
+            advice=largest_first(self._advice),
             processes=tuple(processes[:TOP]),
             more_processes=len(processes[TOP:]) + self._dropped_processes,
+            process_groups=tuple(groups[:TOP]),
+            more_grouped_processes=sum(group.processes for group in groups[TOP:]) + self._dropped_processes,
             shared_memory=tuple(shared[:TOP]),
             more_shared_memory=len(shared[TOP:]) + self._shared.dropped,
-            created=dict(self._shared.created),
+            created={
+                kind: self._shared.created.get(kind, 0) if event in self._shown else None
+                for kind, event in CREATED_BY.items()
+            },
+            refusals=tuple(refusals[:TOP]),
+            more_refusals=len(refusals[TOP:]) + self._refusals.dropped,
+            stacks=tuple(StackTotals(*item) for item in stacks[:TOP_STACKS]),
+            more_stacks=len(stacks[TOP_STACKS:]) + self._dropped_stacks,
             oom_kills=tuple(self._kills),
             more_oom_kills=self._more_kills,
         )
@@ -227,17 +262,36 @@ class SummaryBuilder:
         process = self._processes.get(line.pid)
         if process is None:
             if len(self._processes) >= _KEPT:
-                self._drop_small_processes()
+                self._dropped_processes += keep_largest(
+                    self._processes, _KEPT // 2, lambda _, process: process.size
+                )
             process = self._processes[line.pid] = _Process(line.pid)
         process.comm = line.comm or process.comm
         process.container_id = line.container_id or process.container_id
         process.container_name = line.container_name or process.container_name
         return process
 
-    def _drop_small_processes(self) -> None:
-        kept = sorted(self._processes.values(), key=attrgetter("size"), reverse=True)[: _KEPT // 2]
-        self._dropped_processes += len(self._processes) - len(kept)
-        self._processes = {process.pid: process for process in kept}
+    def _process_totals(self, still_mapped: Mapping[int, int] | None) -> Iterable[ProcessTotals]:
+        for process in self._processes.values():
+            yield ProcessTotals(
+                pid=process.pid,
+                comm=process.comm,
+                container_id=process.container_id,
+                container_name=process.container_name,
+                events=largest_first(process.events),
+                mapped_bytes=process.mapped_bytes if "mmap" in self._shown else None,
+                still_mapped_bytes=None if still_mapped is None else still_mapped.get(process.pid),
+            )
+
+    def _add_stack(self, event: str, frames: Value, totals: Totals) -> None:
+        if not isinstance(frames, list) or not frames:
+            return  # nobody could name them
+        stack = Stack(event, tuple(map(str, frames)))
+        if stack not in self._stacks:
+            stack = Stack(event, tuple(map(sys.intern, stack.frames)))  # they have their outer frames in common
+            if len(self._stacks) >= _KEPT_STACKS:
+                self._dropped_stacks += keep_largest(self._stacks, _KEPT_STACKS // 2, _stack_rank)
+        add_totals(self._stacks, stack, totals)
 
     def _kill(self, line: EventLine) -> None:
         if len(self._kills) >= TOP:
@@ -256,184 +310,61 @@ class SummaryBuilder:
         )
 
 
-class _SharedObjects:
-    """Follows what is created, resized and unlinked."""
-
-    def __init__(self) -> None:
-        self.created: dict[Kind, int] = {}
-        self.dropped = 0
-        self._objects: dict[SharedKey, SharedMemory] = {}
-        self._files: dict[tuple[Value, Value], SharedKey] = {}
-        self._followers = {
-            "shm_open": self._shm_open,
-            "shm_unlink": self._shm_unlink,
-            "ftruncate": self._ftruncate,
-            "memfd_create": self._memfd_create,
-            "shmget": self._shmget,
-            "shmctl": self._shmctl,
-        }
-
-    def apply(self, line: EventLine) -> None:
-        if follower := self._followers.get(line.event):
-            follower(line)
-
-    def finish(
-        self, still_linked: Mapping[SharedKey, int | None] | None, last_sizes: Mapping[SharedKey, int | None]
-    ) -> Iterable[SharedMemory]:
-        for key, length in last_sizes.items():
-            if length is not None:
-                self._change(key, length_bytes=length)
-        if still_linked is None:
-            return list(self._objects.values())
-        objects = {
-            key: found if found.linked is None else replace(found, linked=key in still_linked)
-            for key, found in self._objects.items()
-        }
-        for key, length in still_linked.items():
-            before = objects.get(key) or SharedMemory(key, None, length, None, None, True)
-            objects[key] = replace(before, length_bytes=before.length_bytes if length is None else length)
-        return objects.values()
-
-    def _create(self, kind: Kind, name: str, line: EventLine, linked: bool | None) -> None:
-        if len(self._objects) >= _KEPT:
-            self._drop_unlinked()
-        self.created[kind] = self.created.get(kind, 0) + 1
-        key = SharedKey(kind, line.container_id, name)
-        # A SysV segment has its size from the start. A new file is empty, which says nothing of its end.
-        length = _int(line.fields.get("length_bytes")) if kind == "sysv" else None
-        self._objects[key] = SharedMemory(key, line.container_name, length, line.pid, line.comm, linked)
-
-    def _drop_unlinked(self) -> None:
-        """Make room: first what is gone, then, in a storm of leaks, the smallest."""
-        ranked = sorted(self._objects.values(), key=_shared_rank, reverse=True)
-        kept = ranked[: _KEPT // 2]
-        self.dropped += len(ranked) - len(kept)
-        self._objects = {found.key: found for found in kept}
-        self._files = {file: key for file, key in self._files.items() if key in self._objects}
-
-    def _change(self, key: SharedKey, **change: int | bool | None) -> None:
-        if found := self._objects.get(key):
-            self._objects[key] = replace(found, **change)  # type: ignore[arg-type]
-
-    def _shm_open(self, line: EventLine) -> None:
-        path = line.fields.get("path")
-        if line.fields.get("created") and isinstance(path, str):
-            self._create("posix", path, line, linked=True)
-            self._files[_file(line)] = SharedKey("posix", line.container_id, path)
-
-    def _shm_unlink(self, line: EventLine) -> None:
-        """The path is as the process wrote it, relative perhaps: the inode is surer."""
-        path = line.fields.get("path")
-        by_path = SharedKey("posix", line.container_id, str(path))
-        self._change(self._files.get(_file(line), by_path), linked=False)
-
-    def _ftruncate(self, line: EventLine) -> None:
-        length = _int(line.fields.get("length_bytes"))
-        if line.fields.get("memfd"):
-            self._change(SharedKey("memfd", line.container_id, _memfd_name(line)), length_bytes=length)
-        else:
-            path = line.fields.get("path")
-            self._change(SharedKey("posix", line.container_id, str(path)), length_bytes=length)
-
-    def _memfd_create(self, line: EventLine) -> None:
-        self._create("memfd", _memfd_name(line), line, linked=None)
-
-    def _shmget(self, line: EventLine) -> None:
-        """The kernel does not say whether shmget made the segment: IPC_CREAT for an id not seen yet did."""
-        fields = line.fields
-        shm_id, flags = fields.get("shm_id"), fields.get("flags")
-        asked = fields.get("key") == 0 or (isinstance(flags, list | str) and "IPC_CREAT" in flags)
-        known = self._objects.get(SharedKey("sysv", line.container_id, str(shm_id)))
-        if shm_id is not None and asked and not (known and known.linked):
-            self._create("sysv", str(shm_id), line, linked=True)
-
-    def _shmctl(self, line: EventLine) -> None:
-        if line.fields.get("command") == "IPC_RMID":
-            name = str(line.fields.get("shm_id"))
-            self._change(SharedKey("sysv", line.container_id, name), linked=False)
-
-
-def _file(line: EventLine) -> tuple[Value, Value]:
-    """Device and inode; where those are not known, the path in its container."""
-    fields = line.fields
-    inode_id = fields.get("inode_id")
-    return (
-        (fields.get("device_id"), inode_id)
-        if inode_id is not None
-        else (line.container_id, fields.get("path"))
-    )
-
-
-def _memfd_name(line: EventLine) -> str:
-    """A memfd's name need not be its own: the inode tells two of them apart."""
-    fields = line.fields
-    name, inode_id = fields.get("path") or fields.get("name") or "", fields.get("inode_id")
-    return f"{name} (inode {inode_id})" if inode_id is not None else f"{name} (pid {line.pid})"
-
-
-def _count(fields: Mapping[str, Value]) -> int:
-    count = _int(fields.get("count"))
-    return 1 if count is None else count
-
-
-def _failures(line: EventLine) -> int:
-    if line.event in _NO_CALLS:
-        return 0
-    failures = _int(line.fields.get("failures"))
-    if failures is not None:
-        return failures
-    return _count(line.fields) if line.fields.get("errno") else 0
-
-
-def _length(event: str, fields: Mapping[str, Value]) -> int | None:
-    return _int(fields.get("length_bytes")) if event in _SUMMED else None
-
-
 def _mapped(event: str, fields: Mapping[str, Value]) -> int:
-    length = _int(fields.get("length_bytes")) or 0
+    length = int_of(fields.get("length_bytes")) or 0
     if event == "mmap":
         return length
     if event == "brk":
         return max(0, length)
-    old_length = _int(fields.get("old_length_bytes"))
+    old_length = int_of(fields.get("old_length_bytes"))
     if event == "mremap" and old_length is not None:  # added up in the kernel it does not say
         return max(0, length - old_length)
     return 0
 
 
-def _int(value: Value) -> int | None:
-    return value if isinstance(value, int) and not isinstance(value, bool) else None
+def _groups(processes: Iterable[ProcessTotals], at_end: bool) -> Iterable[ProcessGroup]:
+    """A program that starts many short-lived processes is one row. `at_end`: what is still mapped is known."""
+    groups: dict[Hashable, list[ProcessTotals]] = {}
+    for process in processes:
+        gone = at_end and not process.still_mapped_bytes
+        key: Hashable = (process.comm, process.container_id) if gone else process.pid
+        groups.setdefault(key, []).append(process)
+    return map(_group, groups.values())
 
 
-def _add(totals: dict[str, Totals], name: str, count: int, failures: int, length: int | None) -> None:
-    totals[name] = totals.get(name, _NOTHING).plus(count, failures, length)
-
-
-_NOTHING = Totals()
-
-
-def _calls(events: Mapping[str, Totals]) -> int:
-    return sum(totals.count for totals in events.values())
-
-
-def _largest_first(totals: Mapping[str, Totals]) -> dict[str, Totals]:
-    return dict(sorted(totals.items(), key=lambda item: (-item[1].count, item[0])))
-
-
-def _process_totals(
-    process: _Process, still_mapped: Mapping[int, int] | None, shows_mappings: bool
-) -> ProcessTotals:
-    return ProcessTotals(
-        pid=process.pid,
-        comm=process.comm,
-        container_id=process.container_id,
-        container_name=process.container_name,
-        events=_largest_first(process.events),
-        mapped_bytes=process.mapped_bytes if shows_mappings else None,
-        still_mapped_bytes=None if still_mapped is None else still_mapped.get(process.pid),
+def _group(processes: list[ProcessTotals]) -> ProcessGroup:
+    first, events = processes[0], dict[str, Totals]()
+    for process in processes:
+        for event, totals in process.events.items():
+            add_totals(events, event, totals)
+    return ProcessGroup(
+        processes=len(processes),
+        pid=first.pid if len(processes) == 1 else None,
+        comm=first.comm,
+        container_id=first.container_id,
+        container_name=first.container_name,
+        events=largest_first(events),
+        mapped_bytes=_sum(process.mapped_bytes for process in processes),
+        still_mapped_bytes=_sum(process.still_mapped_bytes for process in processes),
     )
 
 
-def _shared_rank(found: SharedMemory) -> tuple[bool, int, str, str]:
-    """What is still linked first, then by size; equal ones in one order, whatever order they came in."""
-    return bool(found.linked), found.length_bytes or 0, found.key.kind, found.key.name
+def _sum(sizes: Iterable[int | None]) -> int | None:
+    known = [size for size in sizes if size is not None]
+    return sum(known) if known else None
+
+
+def _process_rank(totals: ProcessTotals | ProcessGroup) -> tuple[int, int, int, int, str, str]:
+    """The pid and comm last, for a recording gives them in another order than the trace had."""
+    return (
+        totals.still_mapped_bytes or 0,
+        totals.mapped_bytes or 0,
+        calls(totals.events),
+        totals.pid or 0,
+        totals.comm or "",
+        totals.container_id or "",
+    )
+
+
+def _stack_rank(stack: Stack, totals: Totals) -> tuple[int, int, Stack]:
+    return totals.length_bytes or 0, totals.count, stack

@@ -106,6 +106,24 @@ class Symbolizer:
             for depth, address in enumerate(addresses)
         ]
 
+    def symbolize_call(
+        self, pid: int, ns_pid: int | None, addresses: Sequence[int], stack_words: Sequence[int]
+    ) -> list[Frame]:
+        """The frames of a stack taken in a system call, with the caller of the C library's wrapper.
+
+        The wrapper makes no frame of its own, so `addresses` (along the frame pointers) lack its caller. It is the
+        first word on the stack (or in the link register) that lies in code, unless that is the next frame already.
+        """
+        frames = self.symbolize(pid, ns_pid, addresses)
+        for word in stack_words:
+            if word in addresses[1:2]:
+                break
+            # looked up with a frame before it: it is a return address
+            found = self.symbolize(pid, ns_pid, [*addresses[:1], word])[1:]
+            if found and found[0].module is not None:
+                return [*frames[:1], *found, *frames[1:]]
+        return frames
+
     def forked(self, parent_pid: int, pid: int) -> None:
         """A child has its parent's mappings until it calls exec."""
         self.execed(pid)

@@ -12,6 +12,7 @@ from pathlib import Path
 from lab.problem import LabProblem
 
 _NEEDED_BYTES = 1 << 30
+"""For the kernels of the list and their modules."""
 
 
 def lab_folder() -> Path:
@@ -25,13 +26,18 @@ def lab_folder() -> Path:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise LabProblem(f"cannot make {folder}: {error.strerror}; set RTDEBUG_LAB to a folder of yours") from error
+    check_space(folder, _NEEDED_BYTES)
+    return folder
+
+
+def check_space(folder: Path, needed_bytes: int) -> None:
+    """Raise LabProblem when the disk below `folder` is nearly full."""
     free_bytes = shutil.disk_usage(folder).free
-    if free_bytes < _NEEDED_BYTES:
+    if free_bytes < needed_bytes:
         raise LabProblem(
-            f"{folder} has {free_bytes >> 20} MiB left, and the lab needs {_NEEDED_BYTES >> 20} MiB; "
+            f"{folder} has {free_bytes >> 20} MiB left, and the lab needs {needed_bytes >> 20} MiB; "
             "set RTDEBUG_LAB to a folder on another disk"
         )
-    return folder
 
 
 @contextmanager

@@ -11,10 +11,12 @@ from pathlib import Path
 
 from lab.cache import lab_folder, locked
 from lab.debian import unpacked_kernel
+from lab.host import prepare_host
 from lab.initramfs import make_initramfs
 from lab.kernels import Kernel, find_kernel, read_kernels
-from lab.machine import Machine, run
+from lab.machine import GUEST_TABLE, Ended, Machine, run
 from lab.problem import LabProblem
+from lab.table import parse_rows, write_table
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 _PASSED_ON = ("RTDEBUG_CASES", "CI", "TERM", "COLUMNS", "LANG")
@@ -35,6 +37,7 @@ def parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--kvm", action="store_true", help="use /dev/kvm; else the processor is emulated")
     parser.add_argument("--run", metavar="COMMAND", help="run this instead of the tests, with bash")
     parser.add_argument("--fresh", action="store_true", help="download the newest kernel again")
+    parser.add_argument("--table", type=Path, metavar="FILE", help="write what each way of attaching gave to FILE")
     parser.add_argument("--timeout", type=float, default=3600, metavar="SECONDS", help="default: 3600")
     options = parser.parse_args(before)
     if options.all == bool(options.kernel):
@@ -65,12 +68,13 @@ def guest_environment() -> dict[str, str]:
         "HOME": "/root",
         "PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
         "RTDEBUG_KERNEL_TESTS": "1",
+        "RTDEBUG_ATTACH_TABLE": str(GUEST_TABLE),
         "PYTHONDONTWRITEBYTECODE": "1",
     }
 
 
-def test_kernel(kernel: Kernel, options: argparse.Namespace, folder: Path) -> int:
-    """One kernel; returns the exit status of the tests."""
+def test_kernel(kernel: Kernel, options: argparse.Namespace, folder: Path) -> Ended:
+    """One kernel; raises LabProblem when it does not come to its tests."""
     with locked(folder):
         unpacked = unpacked_kernel(kernel, folder, options.fresh)
         initramfs = folder / "kernels" / kernel.name / "initramfs"
@@ -78,9 +82,9 @@ def test_kernel(kernel: Kernel, options: argparse.Namespace, folder: Path) -> in
     print(f"lab: {kernel.name} ({unpacked.release}), cgroup {options.cgroup}", flush=True)
     began = time.monotonic()
     machine = Machine(unpacked, initramfs, CHECKOUT, options.cgroup, options.kvm, timeout_s=options.timeout)
-    status = run(machine, guest_command(options), guest_environment())
-    print(f"lab: {kernel.name} ended with status {status} after {time.monotonic() - began:.0f} s", flush=True)
-    return status
+    ended = run(machine, guest_command(options), guest_environment())
+    print(f"lab: {kernel.name} ended with status {ended.status} after {time.monotonic() - began:.0f} s", flush=True)
+    return ended
 
 
 def main() -> int:
@@ -90,11 +94,14 @@ def main() -> int:
         kernels = read_kernels()
         chosen = kernels if options.all else (find_kernel(options.kernel, kernels),)
         folder = lab_folder()
-        statuses = [test_kernel(kernel, options, folder) for kernel in chosen]
+        prepare_host(CHECKOUT)
+        ends = [test_kernel(kernel, options, folder) for kernel in chosen]
     except LabProblem as problem:
         print(f"vm-test: {problem}", file=sys.stderr)
         return 3
     except KeyboardInterrupt:
         print("vm-test: interrupted; the machine is gone", file=sys.stderr)
         return 130
-    return next((status for status in statuses if status), 0)
+    if options.table:
+        write_table((row for ended in ends for row in parse_rows(ended.table)), options.table)
+    return next((ended.status for ended in ends if ended.status), 0)

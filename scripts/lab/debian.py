@@ -64,7 +64,7 @@ def parse_mirror(text: str, codename: str) -> str | None:
 
 def image_package(depends: str) -> str | None:
     """The package that linux-image-amd64 stands for, out of its `Depends:`."""
-    found = re.search(rf"\b(linux-image-\d[^\s(,]*-{_ARCHITECTURE})\b", depends)
+    found = re.search(rf"\b(linux-image-\d[^\s(,]*-{_ARCHITECTURE})(?![\w.+-])", depends)
     return found[1] if found else None
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shlex
-import shutil
 import signal
 import subprocess
 import sys
@@ -19,6 +18,8 @@ from lab.problem import LabProblem
 
 CgroupMode = Literal["v2", "v1", "hybrid"]
 QEMU = "qemu-system-x86_64"
+GUEST_TABLE = Path("/run/lab/table")
+"""Where tests in the guest leave lines for the table."""
 _LAST_LINES = 25
 
 
@@ -42,6 +43,8 @@ def qemu_command(machine: Machine, shared: Path) -> list[str]:
         "panic": "-1",
         "mitigations": "off",
         "random.trust_cpu": "on",
+        # docker would ask for its profile, which a host without AppArmor lacks
+        "apparmor": "0",
         "lab.checkout": machine.checkout,
         "lab.cgroup": machine.cgroup,
         "lab.modules": machine.kernel.modules,
@@ -74,28 +77,38 @@ def guest_script(command: Sequence[str], environment: Mapping[str, str]) -> str:
     return f"{exports}exec {shlex.join(command)}\n"
 
 
-def run(machine: Machine, command: Sequence[str], environment: Mapping[str, str]) -> int:
-    """Boot, run `command` in the checkout with its output on ours, turn off; return the command's exit status.
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """How a command ended in the guest."""
+
+    status: int
+    table: str
+    """What it wrote to GUEST_TABLE."""
+
+
+def run(machine: Machine, command: Sequence[str], environment: Mapping[str, str]) -> Ended:
+    """Boot, run `command` in the checkout with its output on ours, turn off.
 
     Raises LabProblem when the machine does not get that far; the last lines of its console are in the text.
     """
-    check_host(machine.kvm)
+    if machine.kvm:
+        check_kvm()
     with tempfile.TemporaryDirectory(prefix="rtdebug-lab-") as name:
         shared = Path(name)
         (shared / "command").write_text(guest_script(command, environment), encoding="utf-8")
         _run_qemu(qemu_command(machine, shared), machine.timeout_s)
+        table = shared / GUEST_TABLE.name
         try:
-            return int((shared / "status").read_text(encoding="ascii"))
+            status = int((shared / "status").read_text(encoding="ascii"))
+            return Ended(status, table.read_text(encoding="utf-8") if table.exists() else "")
         except (OSError, ValueError) as error:
-            raise LabProblem(f"the guest did not finish; the end of its console:\n{_console(shared)}") from error
+            raise LabProblem(f"the guest did not finish; the end of its console:\n{last_words(shared)}") from error
 
 
-def check_host(kvm: bool) -> None:
-    """Raise LabProblem when QEMU cannot do what is asked here."""
-    if shutil.which(QEMU) is None:
-        raise LabProblem(f"{QEMU} is not installed: apt-get install qemu-system-x86")
-    if kvm and not os.access("/dev/kvm", os.R_OK | os.W_OK):
-        raise LabProblem("/dev/kvm cannot be opened: leave --kvm out, and the processor is emulated")
+def check_kvm(kvm_device: Path = Path("/dev/kvm")) -> None:
+    """Raise LabProblem when there is no hardware virtualisation for us."""
+    if not os.access(kvm_device, os.R_OK | os.W_OK):
+        raise LabProblem(f"{kvm_device} cannot be opened: leave --kvm out, and the processor is emulated")
 
 
 def _run_qemu(command: Sequence[str], timeout_s: float) -> None:
@@ -118,7 +131,8 @@ def _interrupt(number: int, _frame: object) -> None:
     raise SystemExit(128 + number)
 
 
-def _console(shared: Path) -> str:
+def last_words(shared: Path) -> str:
+    """The end of the kernel's console, fit for a terminal."""
     try:
         text = (shared / "console").read_text(encoding="utf-8", errors="backslashreplace")
     except OSError:

@@ -313,7 +313,9 @@ MAPPED = {"mapping_start": 0x7000, "mapping_end": 0x17000, "inode_id": 5, "signa
         ({"file_offset_bytes": 8191, "file_length_bytes": 4097}, None),
         ({"file_offset_bytes": 8192, "file_length_bytes": 4097}, "beyond_end_of_file"),
         ({"file_length_bytes": MIB, "tmpfs": 1, "size_pages": 10, "used_pages": 10}, "tmpfs_full"),
-        ({"file_length_bytes": MIB, "tmpfs": 1, "size_pages": 10, "used_pages": 9}, None),
+        ({"file_length_bytes": MIB, "tmpfs": 1, "size_pages": 10, "used_pages": 9}, "tmpfs_full"),
+        ({"file_length_bytes": MIB, "tmpfs": 1, "size_pages": 16384, "used_pages": 16321}, "tmpfs_full"),
+        ({"file_length_bytes": MIB, "tmpfs": 1, "size_pages": 16384, "used_pages": 16384, "signal_code": 1}, None),
         ({"file_length_bytes": MIB, "tmpfs": 0, "size_pages": 10, "used_pages": 10}, None),
         ({"file_length_bytes": MIB, "tmpfs": 1, "size_pages": 0, "used_pages": 0}, None),
         (

@@ -457,3 +457,24 @@ def test_a_trace_that_never_began_leaves_no_file(tmp_path):
     writer.discard()
     writer.lost({})  # whatever comes after is nothing
     assert list(tmp_path.iterdir()) == []
+
+
+def test_totals_keep_the_stacks_apart(tmp_path: Path) -> None:
+    named = [stack_entry(4177, number, [f"f{number} (a.out)"]) for number in (0, 1)]
+    made = [call("mmap", length_bytes=4096 * (abs(number) + 1), stack_id=number) for number in (0, 1, 1, -1, -14)]
+    writer = RecordingWriter(tmp_path / "a", start(), never)
+    writer.entries(named)
+    writer.calls(slots(np.concatenate(made)))
+    writer.close()
+    recording = Recording.open(tmp_path / "a")
+    found = []
+    for lines in (recording.lines(), recording.totals()):
+        builder = SummaryBuilder()
+        for line in lines:
+            builder.add(line)
+        found.append(builder.finish(0, 1, 0))
+    assert found[0] == found[1]
+    assert [(each.stack.frames, each.totals.count, each.totals.length_bytes) for each in found[0].stacks] == [
+        (("f1 (a.out)",), 2, 16384),
+        (("f0 (a.out)",), 1, 4096),
+    ]

@@ -16,6 +16,7 @@ from rtdebug.cli import run
 from rtdebug.errors import HostUnable
 from rtdebug.render import parquet
 from rtdebug.tracing.entries import place_entry, process_entry
+from rtdebug.tracing.options import EVENTS
 from rtdebug.tracing.processes import Place, Process
 from rtdebug.tracing.recording import End, RecordingWriter
 from rtdebug.tracing.summary import SharedKey
@@ -261,3 +262,32 @@ def test_report_needs_neither_pandas_nor_cffi_to_say_how_it_is_used() -> None:
         "assert not {'pandas', 'numpy', 'cffi', 'pyarrow'} & set(sys.modules)"
     )
     subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)
+
+
+@pytest.mark.parametrize(
+    ("options", "args", "traced", "creation"),
+    [
+        pytest.param({}, [], len(EVENTS), "not_seen", id="all was recorded"),
+        pytest.param({"events": ["sigbus", "mmap"]}, [], 2, "not_traced", id="recorded without creations"),
+        pytest.param({"pid": 4177}, [], len(EVENTS), "not_traced", id="recorded of one process"),
+        pytest.param({"comm": "worker"}, [], len(EVENTS), "not_traced", id="recorded of one comm"),
+        pytest.param({}, ["--event", "mmap"], 1, None, id="mmap is selected"),
+        pytest.param({"events": ["mmap", "brk"]}, ["--event", "mmap", "--event", "sigbus"], 1, None, id="of both"),
+    ],
+)
+def test_the_summary_says_nothing_of_what_was_not_recorded(
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    options: dict[str, object],
+    args: list[str],
+    traced: int,
+    creation: str | None,
+) -> None:
+    writer = RecordingWriter(tmp_path / "a", start(options=options), pytest.fail)
+    linked = {SharedKey("posix", BOX.id, "/dev/shm/old"): 65536}
+    writer.end(End(OFFSET_NS + 1_000_001_000, {}, {}, linked))
+    writer.close()
+    out, _ = report(capsys, tmp_path / "a", "-o", "json", *args)
+    (summary,) = objects(out)
+    assert len(summary["traced_events"]) == traced
+    assert [found["creation"] for found in summary["shared_memory"]] == ([creation] if creation else [])

@@ -1,4 +1,5 @@
 import io
+import os
 import subprocess
 import sys
 
@@ -62,12 +63,11 @@ EVENTS = {
         {
             "path": "/dev/shm/psm_1",
             "syscall": "fallocate",
-            "errno": "ENOSPC",
-            "used_bytes": 64 * MIB,
+            "length_bytes": 8 * MIB,
+            "used_bytes": 60 * MIB,
             "size_bytes": 64 * MIB,
-            "reason": "tmpfs_full",
         },
-        "/dev/shm/psm_1 in fallocate: 64 MiB of 64 MiB used (tmpfs full)",
+        "/dev/shm/psm_1: no room for 8 MiB, 60 MiB of 64 MiB used, in fallocate",
     ),
     "sigbus": (
         {
@@ -78,7 +78,7 @@ EVENTS = {
             "file_length_bytes": 0,
             "reason": "beyond_end_of_file",
         },
-        "BUS_ADRERR at 0x7f00 in /dev/shm/psm_1 at 4 KiB of its 0 B (beyond end of file)",
+        "beyond end of file: /dev/shm/psm_1 at 4 KiB of its 0 B, BUS_ADRERR at 0x7f00",
     ),
     "oom_kill": (
         {
@@ -92,7 +92,7 @@ EVENTS = {
             "trigger_pid": 9,
             "trigger_comm": "worker",
         },
-        "memcg limit of /docker/8f3c 128 MiB of 128 MiB used anon 100 MiB file 0 B triggered by 9 worker",
+        "memcg limit of /docker/8f3c, 128 MiB of 128 MiB used, anon 100 MiB, file 0 B, triggered by 9 worker",
     ),
     "memcg_limit": ({"limit_bytes": MIB, "new\n": "x\x1b"}, r"limit_bytes=1 MiB new\n=x\x1b"),
 }
@@ -117,9 +117,78 @@ def test_outcome(fields, shown):
 
 
 def test_tmpfs_full_found_by_a_page_fault_and_full_of_files():
-    assert detail("shm_full", {"path": "/dev/shm/a", "by_fault": True}) == "/dev/shm/a in a page fault:"
+    assert detail("shm_full", {"path": "/dev/shm/a", "by_fault": True}) == (
+        "/dev/shm/a: no room, found by a page fault"
+    )
     full = {"path": "/dev/shm/a", "syscall": "openat", "size_inodes": 23, "free_inodes": 0}
-    assert detail("shm_full", full) == "/dev/shm/a in openat: no free inodes"
+    assert detail("shm_full", full) == "/dev/shm/a: no room, no free inodes, in openat"
+    assert detail("shm_full", {"length_bytes": MIB}) == "no room for 1 MiB"
+
+
+PAGE = os.sysconf("SC_PAGE_SIZE")
+
+
+@pytest.mark.parametrize(
+    ("event", "more", "used_bytes", "shown"),
+    [
+        pytest.param("shm_full", {}, 64 * MIB, "64 MiB full", id="full"),
+        pytest.param("shm_full", {}, 64 * MIB - 32 * PAGE, "64 MiB full", id="behind by one CPU's batch"),
+        pytest.param("shm_full", {}, 59 * MIB, "59 MiB of 64 MiB used", id="too little room for a large write"),
+        pytest.param("shm_full", {"by_fault": True}, 59 * MIB, "64 MiB full", id="no room for a page"),
+        pytest.param("sigbus", {"reason": "tmpfs_full"}, 59 * MIB, "64 MiB full", id="SIGBUS for want of a page"),
+        pytest.param("sigbus", {"reason": "beyond_end_of_file"}, 3 * MIB, "3 MiB of 64 MiB used", id="not full"),
+    ],
+)
+def test_a_tmpfs_is_full_though_its_counter_is_behind(event, more, used_bytes, shown):
+    words = detail(event, {"used_bytes": used_bytes, "size_bytes": 64 * MIB, **more})
+    assert shown in words.split(", ")
+
+
+SIGBUS = {
+    "path": "/dev/shm/torch_4711_" + "weights" * 9,
+    "address": 0x7F0012345000,
+    "signal_code": "BUS_ADRERR",
+    "reason": "tmpfs_full",
+    "file_offset_bytes": 60 * MIB,
+    "file_length_bytes": 96 * MIB,
+    "size_bytes": 64 * MIB,
+    "used_bytes": 64 * MIB,
+}
+
+
+def test_an_alarm_is_wrapped_not_cut_and_what_matters_comes_first(utc):  # noqa: F811
+    shown = format_line(event_line("sigbus", **SIGBUS), Columns(width=80))
+    assert shown == [
+        "12:00:00.000  sigbus              4711  postgres         tmpfs full:",
+        "              /dev/shm/torch_4711_weightsweightsweightsweightsweightsweightsweig",
+        "              htsweightsweights at 60 MiB of its 96 MiB, 64 MiB full, BUS_ADRERR",
+        "              at 0x7f0012345000",
+    ]
+    painted = format_line(event_line("sigbus", **SIGBUS), Columns(width=80, colour=True))
+    assert painted == [paint(row, Style.ALARM, True) for row in shown]
+    assert len(format_line(event_line("sigbus", **SIGBUS), Columns())) == 1
+
+
+@pytest.mark.parametrize("show_container", [False, True])
+@pytest.mark.parametrize("width", [60, 80, 100, 132])
+def test_no_word_of_an_alarm_is_lost(width, show_container):
+    for event in ("sigbus", "shm_full", "oom_kill"):
+        fields = {**EVENTS[event][0], "path": "/dev/shm/psm_1"}
+        rows = format_line(event_line(event, **fields), Columns(show_container, width))
+        words = detail(event, fields).split()
+        assert " ".join(rows).split()[-len(words) :] == words
+        assert all(display_width(row) <= width for row in rows)
+
+
+@pytest.mark.parametrize("show_container", [False, True])
+def test_how_a_call_ended_survives_the_cut(show_container):
+    fields = {"advice": "MADV_HUGEPAGE", "length_bytes": 1234 * MIB, "address": 0x7F0012345000}
+    line = event_line("madvise", **fields, count=1234, errno="EINVAL")
+    (shown,) = format_line(line, Columns(show_container, 80))
+    assert shown.endswith("… x1,234 = EINVAL")
+    assert display_width(shown) == 80
+    (shown,) = format_line(event_line("madvise", **fields), Columns(show_container, 80))
+    assert shown.endswith("…")
 
 
 def test_brk_that_shrinks_and_private_segments():
@@ -176,7 +245,7 @@ def test_golden(utc):  # noqa: F811
 
 
 def test_container_only_when_there_is_more_than_one(utc):  # noqa: F811
-    shown = format_line(golden_lines()[0], Columns())
+    (shown,) = format_line(golden_lines()[0], Columns())
     assert shown == "12:00:00.000  shm_open            4711  postgres         /dev/shm/a created"
 
 
@@ -219,20 +288,20 @@ def test_summary_below_the_lines_and_alone():
     values=st.lists(VALUES, min_size=8, max_size=8),
     width=st.integers(60, 200),
 )
-def test_any_values_give_one_printable_line_within_the_width(event, comm, container, values, width):
+def test_any_values_give_printable_lines_within_the_width(event, comm, container, values, width):
     keys = [*EVENTS.get(event, ({},))[0], "errno", "count", "failures", "x\x1b"]
     fields = dict(zip(keys, values, strict=False))
     shown = format_line(event_line(event, 1, comm, container, **fields), Columns(True, width))
-    assert shown.isprintable()
-    assert display_width(shown) <= width
+    assert len(shown) == 1 or event in ("sigbus", "shm_full", "oom_kill")
+    assert all(row.isprintable() and display_width(row) <= width for row in shown)
 
 
 def test_colour_is_for_failures_and_alarms_only():
     columns = Columns(colour=True)
-    assert format_line(event_line("sigbus"), columns).startswith("\x1b[1;31m")
-    assert format_line(event_line("brk", errno="ENOMEM"), columns).startswith("\x1b[33m")
-    assert "\x1b" not in format_line(event_line("brk"), columns)
-    assert "\x1b" not in format_line(event_line("sigbus"), Columns())
+    assert format_line(event_line("sigbus"), columns)[0].startswith("\x1b[1;31m")
+    assert format_line(event_line("brk", errno="ENOMEM"), columns)[0].startswith("\x1b[33m")
+    assert "\x1b" not in format_line(event_line("brk"), columns)[0]
+    assert "\x1b" not in format_line(event_line("sigbus"), Columns())[0]
 
 
 class Terminal(io.StringIO):
