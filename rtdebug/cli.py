@@ -7,7 +7,6 @@ place that prints errors or exits.
 from __future__ import annotations
 
 import contextlib
-import difflib
 import errno
 import importlib
 import io
@@ -22,6 +21,7 @@ import click
 from rtdebug import __version__
 from rtdebug.errors import RtdebugError
 from rtdebug.render.escape import escape
+from rtdebug.render.guess import did_you_mean
 
 COMMANDS = (
     ("trace", "Show what a container does to its memory, live."),
@@ -61,8 +61,7 @@ class LazyGroup(click.Group):
         """As click does it, with a guess at what an unknown command was meant to be."""
         name = args[0]
         if name not in dict(COMMANDS) and not name.startswith("-"):
-            close = difflib.get_close_matches(name, self.list_commands(ctx), n=1, cutoff=0.5)
-            guess = f", did you mean '{close[0]}'?" if close else ""
+            guess = did_you_mean(name, self.list_commands(ctx))
             raise click.UsageError(f"no command '{name}'{guess}", ctx)
         return super().resolve_command(ctx, args)
 

@@ -9,7 +9,7 @@ import click
 
 from rtdebug.commands.options import output_option
 from rtdebug.errors import HostUnable
-from rtdebug.host.features import blocking, run_checks
+from rtdebug.host.features import blocking, host_unable, run_checks
 from rtdebug.host.trials import mount_tracefs
 from rtdebug.render.doctor import doctor_fields, render_doctor
 from rtdebug.render.jsonl import encode_object
@@ -32,7 +32,7 @@ def command(output: str, mount: bool) -> None:
     \b
     Examples:
       rtdebug doctor
-      rtdebug doctor -o json | jq '.checks[] | select(.state != "ok")'
+      rtdebug doctor -o json | jq '.checks[] | select(.remedy)'
       rtdebug doctor --mount-tracefs
     """
     if mount:
@@ -43,6 +43,5 @@ def command(output: str, mount: bool) -> None:
     else:
         width = terminal_width(sys.stdout) or 80
         click.echo("\n".join(render_doctor(checks, width, use_colour(sys.stdout, os.environ))), color=True)
-    if missing := blocking(checks):
-        names = ", ".join(check.name for check in missing)
-        raise HostUnable(f"rtdebug trace cannot run here: {names}", "the remedies are in the list above")
+    if blocking(checks):
+        raise HostUnable(host_unable(checks).message, "the remedies are in the list above")

@@ -10,6 +10,8 @@ from typing import Any
 import click
 from click.shell_completion import CompletionItem
 
+from rtdebug.errors import UsageProblem
+from rtdebug.render.guess import did_you_mean
 from rtdebug.tracing.options import EVENTS
 
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
@@ -56,23 +58,49 @@ def output_option(*forms: str) -> Decorator:
     )
 
 
+def event_names(text: str) -> tuple[str, ...]:
+    """Type of an option: one event, or several with commas between them. Raises UsageProblem."""
+    names = tuple(name.strip() for name in text.split(","))
+    for name in names:
+        if name not in EVENTS:
+            raise UsageProblem(
+                f"--event: no event '{name}'{did_you_mean(name, EVENTS)}", f"the events are {', '.join(EVENTS)}"
+            )
+    return names
+
+
 def event_option() -> Decorator:
-    """`--event NAME`, repeatable: a tuple, empty for all."""
+    """`--event NAME[,NAME...]`, repeatable: a tuple, each event once, empty for all."""
     return click.option(
         "--event",
         "events",
-        type=click.Choice(EVENTS),
+        type=event_names,
         multiple=True,
-        metavar="NAME",
-        help="Only this kind of event; may be given several times. One of: " + ", ".join(EVENTS) + ".",
+        metavar="NAME[,NAME...]",
+        callback=lambda _ctx, _parameter, lists: tuple(dict.fromkeys(name for names in lists for name in names)),
+        shell_complete=complete_event,
+        help="Only these kinds of event; may be given several times. Of: " + ", ".join(EVENTS) + ".",
     )
+
+
+def complete_event(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
+    """The last name of a list, with those before it."""
+    before, comma, last = incomplete.rpartition(",")
+    return [before + comma + name for name in EVENTS if name.startswith(last)]
+
+
+def pid_number(text: str) -> int:
+    """Type of an option: the number of a process."""
+    if not re.fullmatch(r"0*[1-9]\d{0,9}", text.strip(), re.ASCII):
+        raise click.BadParameter(f"'{text}' is no pid: give the number of a process, as the host counts")
+    return int(text)
 
 
 def pid_option() -> Decorator:
     """`--pid PID`, as the host numbers it."""
     return click.option(
         "--pid",
-        type=click.IntRange(min=1),
+        type=pid_number,
         metavar="PID",
         help="Only this process, not its children, by its pid on the host.",
     )

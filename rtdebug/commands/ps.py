@@ -23,7 +23,7 @@ def command(output: str, runc_roots: tuple[Path, ...]) -> None:
     Examples:
       rtdebug ps
       rtdebug ps --runc-root /run/my-runner
-      rtdebug ps -o json | jq '.containers[] | select(.shm_used_bytes > 50000000).name'
+      rtdebug ps -o json | jq '.containers[] | select(.shm_used_bytes > 50000000) | .name // .id'
     """
     from rtdebug.containers.inventory import list_containers
     from rtdebug.containers.usage import read_usage

@@ -26,8 +26,13 @@ FORMS = (
 )
 
 _RUNTIMES = ("docker", "containerd", "podman", "cri-o", "lxc")
+_OTHER_ROOT = "a container of a runc or crun that keeps its state elsewhere is found with --runc-root DIR"
 _MOST_CANDIDATES = 12
 """So many are listed: an error message is to be read."""
+
+
+class _UnknownError(TargetError):
+    """None of those who were asked knows it."""
 
 
 def find_container(
@@ -37,8 +42,15 @@ def find_container(
 
     Asks only the runtimes that this form of target can mean. Raises as resolve() and list_containers() do.
     """
-    inventory = list_containers(runc_roots, host, ask=_runtimes_to_ask(target))
-    container = resolve(target, inventory)
+    ask = _runtimes_to_ask(target)
+    inventory = list_containers(runc_roots, host, ask=ask)
+    try:
+        container = resolve(target, inventory)
+    except _UnknownError:
+        if ask == NAMING_RUNTIMES:
+            raise
+        inventory = list_containers(runc_roots, host)  # all of them, for the error names what is near
+        container = resolve(target, inventory)
     note = note_on(container)
     return container, (*inventory.notes, *([note] if note else []))
 
@@ -88,14 +100,30 @@ def _named(target: str, wanted: str, known: Sequence[Container], inventory: Inve
     """An exact id wins over an exact name, and that over the beginning of an id; running over stopped."""
     if not wanted:
         raise UsageProblem(f"target {target!r} names nothing", f"a target is {FORMS}")
-    found = (
+    if found := _called(wanted, known):
+        return _the_one(target, found, inventory)
+    if elsewhere := _called(wanted, inventory.containers):
+        raise _UnknownError(f"no container {target!r}", _with_their_runtimes(elsewhere, wanted))
+    raise _UnknownError(f"no container {target!r}", _near_misses(target, wanted, inventory))
+
+
+def _with_their_runtimes(containers: Sequence[Container], wanted: str) -> str:
+    """Somebody else's containers of that name: as a target that says whose."""
+    ids = Counter(container.id for container in containers)
+    targets = []
+    for container in containers:
+        form = container.runtime if container.runtime in _RUNTIMES else "runc" if container.runc_root else None
+        name = repr(wanted)[1:-1] if container.name == wanted else _exact_target(container, ids)
+        targets.append(f"{form}:{name}" if form and not name.startswith("pid:") else name)
+    return "do you mean " + " or ".join(dict.fromkeys(targets[:_MOST_CANDIDATES])) + "?"
+
+
+def _called(wanted: str, known: Sequence[Container]) -> list[Container]:
+    return (
         [container for container in known if container.id == wanted]
         or [container for container in known if container.name == wanted]
         or [container for container in known if container.id.startswith(wanted)]
     )
-    if found:
-        return _the_one(target, found, inventory)
-    raise TargetError(f"no container {target!r}", _near_misses(wanted, known, inventory))
 
 
 def _the_one(target: str, found: Sequence[Container], inventory: Inventory) -> Container:
@@ -241,10 +269,10 @@ def _described(container: Container) -> str:
     return " ".join(repr(part)[1:-1] for part in parts if part)
 
 
-def _near_misses(wanted: str, known: Iterable[Container], inventory: Inventory) -> str:
+def _near_misses(target: str, wanted: str, inventory: Inventory) -> str:
     names = {
         text: container
-        for container in known
+        for container in inventory.containers
         for text in (container.name, container.id, container.id[:12])
         if text is not None
     }
@@ -252,10 +280,11 @@ def _near_misses(wanted: str, known: Iterable[Container], inventory: Inventory) 
     near += [text for text in names if wanted in text and text not in near][:4]
     containers = list(dict.fromkeys(names[text] for text in near))
     if containers:
-        return f"do you mean one of these?\n{_listed(containers)}"
+        elsewhere = f"\n{_OTHER_ROOT}" if target.startswith("runc:") else ""
+        return f"do you mean one of these?\n{_listed(containers)}{elsewhere}"
     if not any(container.is_running for container in inventory.containers):
         return "no container runs on this host that rtdebug knows of; see --runc-root, and `rtdebug doctor`"
-    return f"`rtdebug ps` lists the running ones; a target is {FORMS}"
+    return f"`rtdebug ps` lists the running ones; a target is {FORMS}\n{_OTHER_ROOT}"
 
 
 def _near_pods(target: str, pods: Iterable[Container]) -> str:

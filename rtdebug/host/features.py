@@ -39,9 +39,12 @@ TRACEPOINTS = (
 )
 """Those that `trace` attaches to."""
 
+_OOM_FUNCTION = "out_of_memory"
+
 # Inode numbers of the first namespaces (include/linux/proc_ns.h; that of mnt since Linux 6.18)
 _FIRST_NAMESPACE = {"mnt": 0xEFFFFFF8, "cgroup": 0xEFFFFFFB, "pid": 0xEFFFFFFC, "user": 0xEFFFFFFD}
-_ROOT = "run as root (sudo rtdebug ...)"
+AS_ROOT = "run as root (sudo rtdebug ...)"
+FULL_ROOT = "not all of root's capabilities are held here: run on the host, or with docker run --privileged"
 
 
 class State(StrEnum):
@@ -51,6 +54,8 @@ class State(StrEnum):
     MISSING = "missing"
     DEGRADED = "degraded"
     UNKNOWN = "unknown"
+    NOT_NEEDED = "not_needed"
+    """Not there, and rtdebug does as well without it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +80,7 @@ class Host:
     root: Path = Path("/")
     search_path: str = field(default_factory=lambda: os.environ.get("PATH", os.defpath))
     release: str = field(default_factory=lambda: os.uname().release)
+    is_root: bool = field(default_factory=lambda: os.geteuid() == 0)
 
     @property
     def proc(self) -> Path:
@@ -85,6 +91,11 @@ class Host:
     def sys(self) -> Path:
         """Its /sys."""
         return self.root / "sys"
+
+    @property
+    def root_remedy(self) -> str:
+        """What to do when a capability is wanting."""
+        return FULL_ROOT if self.is_root else AS_ROOT
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,12 +146,26 @@ def blocking(checks: Collection[Check]) -> tuple[Check, ...]:
 
 
 def host_unable(checks: Collection[Check]) -> HostUnable:
-    """The error that lists everything that keeps `rtdebug trace` from running, each with its remedy."""
+    """The error that lists everything that keeps `rtdebug trace` from running, each with its remedy.
+
+    What root alone would put right is one reason, however many checks fail for it.
+    """
     missing = blocking(checks)
-    return HostUnable(
-        f"rtdebug trace cannot run here: {', '.join(check.name for check in missing)}",
-        "\n".join(f"{check.name}: {check.remedy or check.detail}" for check in missing),
-    )
+    for_root = [check for check in missing if check.remedy in (AS_ROOT, FULL_ROOT)]
+    others = [check for check in missing if check not in for_root]
+    names = ", ".join(check.name for check in others)
+    remedies = [f"{check.name}: {check.remedy or check.detail}" for check in others]
+    if not for_root:
+        return HostUnable(f"rtdebug trace cannot run here: {names}", "\n".join(remedies))
+    needs, remedy = _wants_root(for_root)
+    also = f"; also missing: {names}" if others else ""
+    return HostUnable(f"rtdebug trace needs {needs}{also}", "\n".join([remedy, *remedies]))
+
+
+def _wants_root(checks: Collection[Check]) -> tuple[str, str]:
+    if any(check.remedy == AS_ROOT for check in checks):
+        return "root", "sudo rtdebug trace ..."
+    return " and ".join(check.name for check in checks if check.name.startswith("CAP_")), FULL_ROOT
 
 
 # How each one is looked at
@@ -151,7 +176,7 @@ def _capability(capability: Capability, host: Host) -> _Finding:
     if held is None:
         return _Finding(State.UNKNOWN, f"{host.proc}/self/status does not say")
     if capability not in held:
-        return _Finding(State.MISSING, "not held", _ROOT)
+        return _Finding(State.MISSING, "not held", host.root_remedy)
     if _namespace_id(host, "self", "user") not in (None, _FIRST_NAMESPACE["user"]):
         return _Finding(
             State.MISSING,
@@ -193,32 +218,32 @@ def _libbpf(_host: Host) -> _Finding:
         return _Finding(State.MISSING, error.message, error.hint)
 
 
-def _trial(attempt: Callable[[], None], success: str, remedy: str, _host: Host) -> _Finding:
+def _trial(attempt: Callable[[], None], success: str, remedy: str, host: Host) -> _Finding:
     """Done for real on the running kernel."""
     try:
         attempt()
     except RtdebugError as error:
-        return _refused(error, remedy)
+        return _refused(error, remedy, host)
     return _Finding(State.OK, success)
 
 
-def _refused(error: RtdebugError, remedy: str) -> _Finding:
+def _refused(error: RtdebugError, remedy: str, host: Host) -> _Finding:
     """EPERM is for want of a capability; to one who holds it, it is some policy's."""
     held, refused = read_effective() or (), getattr(error, "number", 0) == errno.EPERM
     if Capability.CAP_BPF not in held or (refused and Capability.CAP_PERFMON not in held):
-        return _Finding(State.MISSING, error.message, _ROOT)
+        return _Finding(State.MISSING, error.message, host.root_remedy)
     policy = ", by a policy of this kernel" if refused else ""
     return _Finding(State.MISSING, error.message + policy, remedy)
 
 
-def _tracepoints(_host: Host) -> _Finding:
+def _tracepoints(host: Host) -> _Finding:
     missing = []
     for name in TRACEPOINTS:
         try:
             trials.try_raw_tracepoint(name)
         except RtdebugError as error:
             if getattr(error, "number", 0) != errno.ENOENT:
-                return _refused(error, "boot a kernel with CONFIG_BPF_EVENTS=y")
+                return _refused(error, "boot a kernel with CONFIG_BPF_EVENTS=y", host)
             missing.append(name)
     if not missing:
         return _Finding(State.OK, f"all {len(TRACEPOINTS)} attach")
@@ -227,11 +252,63 @@ def _tracepoints(_host: Host) -> _Finding:
     return _Finding(state, f"this kernel has no {', '.join(missing)}", remedy or "boot a newer kernel")
 
 
+def _typed_tracepoint(host: Host) -> _Finding:
+    attempt = partial(trials.try_typed_raw_tracepoint, "sched_process_exit")
+    found = _trial(attempt, "attaches; what rtdebug uses", "none needed", host)
+    if found.state is State.OK or found.remedy == host.root_remedy:
+        return found
+    return replace(found, state=State.DEGRADED, detail=f"{found.detail}; plain raw tracepoints are used")
+
+
+def _oom_function(kind: str, host: Host) -> _Finding:
+    """A probe on out_of_memory(): by fentry, else by kprobe; where neither attaches, the kernel log has to do."""
+    probe = _OOM_PROBES[kind]
+    (other,) = _OOM_PROBES.keys() - {kind}
+    found = _trial(probe.attempt, probe.success, probe.remedy, host)
+    if found.state is State.OK or found.remedy == host.root_remedy:
+        return found
+    if _trial(_OOM_PROBES[other].attempt, "", "", host).state is State.OK:
+        return replace(found, state=State.NOT_NEEDED, detail=f"{found.detail}; {other} is used")
+    detail = f"{found.detail}; OOM reports take the limit from the kernel log"
+    return replace(found, state=State.DEGRADED, detail=detail)
+
+
+@dataclass(frozen=True, slots=True)
+class _OomProbe:
+    attempt: Callable[[], None]
+    success: str
+    remedy: str
+
+
+_OOM_PROBES = {
+    "fentry": _OomProbe(
+        partial(trials.try_fentry, _OOM_FUNCTION),
+        "attaches; what rtdebug uses",
+        "none needed; to have it: a kernel with CONFIG_DYNAMIC_FTRACE=y and BTF",
+    ),
+    "kprobe": _OomProbe(
+        partial(trials.try_kprobe, _OOM_FUNCTION),
+        "attaches; used where fentry does not",
+        "none needed; to have it: a kernel with CONFIG_KPROBE_EVENTS=y",
+    ),
+}
+
+
+def _unneeded(look: Callable[[Host], _Finding]) -> Callable[[Host], _Finding]:
+    """What is told for completeness: its absence is nothing to be put right."""
+
+    def quiet(host: Host) -> _Finding:
+        found = look(host)
+        return replace(found, state=State.NOT_NEEDED) if found.state is State.MISSING else found
+
+    return quiet
+
+
 def _tracefs(host: Host) -> _Finding:
     for mount in (host.sys / "kernel/tracing", host.sys / "kernel/debug/tracing"):
         if (mount / "events").is_dir():
             return _Finding(State.OK, f"mounted at {mount}")
-    return _Finding(State.MISSING, "not mounted", "none needed; other tools: rtdebug doctor --mount-tracefs")
+    return _Finding(State.MISSING, "not mounted; rtdebug doctor --mount-tracefs does it", "none needed")
 
 
 def _jit(host: Host) -> _Finding:
@@ -261,7 +338,7 @@ def _lockdown(host: Host) -> _Finding:
     try:
         trials.try_kernel_read()
     except RtdebugError as error:
-        found = _refused(error, "boot without lockdown=confidentiality")
+        found = _refused(error, "boot without lockdown=confidentiality", host)
         return replace(found, detail=f"programs may not read kernel memory ({found.detail}); mode {mode}")
     return _Finding(State.OK, f"programs may read kernel memory; mode {mode}")
 
@@ -272,13 +349,17 @@ def parse_lockdown(text: str) -> str:
     return match[1] if match else "unknown"
 
 
-def _locked_memory(_host: Host) -> _Finding:
+def _locked_memory(host: Host) -> _Finding:
+    held = read_effective(host.proc) or ()
+    if Capability.CAP_BPF not in held:  # then every map is refused, with the same error
+        return _Finding(State.UNKNOWN, "cannot be tried without CAP_BPF", host.root_remedy)
     if not trials.memlock_is_charged():
         return _Finding(State.OK, "no limit for BPF on this kernel")
     soft, hard = resource.getrlimit(resource.RLIMIT_MEMLOCK)
-    if resource.RLIM_INFINITY in (soft, hard) or Capability.CAP_SYS_RESOURCE in (read_effective() or ()):
+    if resource.RLIM_INFINITY in (soft, hard) or Capability.CAP_SYS_RESOURCE in held:
         return _Finding(State.OK, "counted by this kernel; rtdebug may raise the limit")
-    return _Finding(State.MISSING, f"BPF may use {soft} bytes only", "ulimit -l unlimited")
+    remedy = "ulimit -l unlimited (docker run --ulimit memlock=-1)" if host.is_root else AS_ROOT
+    return _Finding(State.MISSING, f"BPF may use {hard} bytes only", remedy)
 
 
 def _memory_controller(host: Host) -> _Finding:
@@ -299,7 +380,7 @@ def _kernel_log(host: Host) -> _Finding:
     try:
         os.close(os.open(host.root / "dev/kmsg", os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC))
     except OSError as error:
-        remedy = "in a container: mount the host's /dev/kmsg" if error.errno == errno.ENOENT else _ROOT
+        remedy = "in a container: mount the host's /dev/kmsg" if error.errno == errno.ENOENT else host.root_remedy
         return _Finding(State.DEGRADED, f"/dev/kmsg: {error.strerror}", remedy)
     return _Finding(State.OK, "/dev/kmsg can be read")
 
@@ -307,7 +388,7 @@ def _kernel_log(host: Host) -> _Finding:
 def _runtime(name: str, host: Host, timeout_s: float = 5) -> _Finding:
     path = shutil.which(name, path=host.search_path)
     if path is None:
-        return _Finding(State.MISSING, "not installed", f"nothing, if no containers of {name} run here")
+        return _Finding(State.NOT_NEEDED, "not installed", f"nothing, if no containers of {name} run here")
     try:
         done = subprocess.run(
             [path, "--version"], capture_output=True, stdin=subprocess.DEVNULL, timeout=timeout_s
@@ -350,7 +431,7 @@ def _mount_namespace(host: Host) -> _Finding:
     if ours is not None and ours in (init, _FIRST_NAMESPACE["mnt"]):
         return _Finding(State.OK, "the host's")
     if ours is None or init is None:
-        return _Finding(State.UNKNOWN, "that of pid 1 cannot be read", _ROOT)
+        return _Finding(State.UNKNOWN, "that of pid 1 cannot be read", host.root_remedy)
     return _Finding(
         State.DEGRADED,
         "not that of pid 1: the runtimes' state and sockets are seen only where they are mounted in",
@@ -398,9 +479,8 @@ def _attach(attempt: Callable[[], None], success: str, remedy: str) -> Callable[
     return partial(_trial, attempt, success, remedy)
 
 
-_OOM_FUNCTION = "out_of_memory"
-_SHORTAGE = "which limit an OOM kill was about, when the kernel log does not say"
 _OTHER_TOOLS = "other tools (bcc, bpftrace); rtdebug trace does without"
+_SHORTAGE = "which limit an OOM kill was about, when the kernel log does not say"
 
 REQUIREMENTS: tuple[Requirement, ...] = (
     Requirement(
@@ -444,44 +524,18 @@ REQUIREMENTS: tuple[Requirement, ...] = (
         ),
         required=True,
     ),
-    Requirement(
-        "typed_raw_tracepoint",
-        "all events, a little cheaper",
-        _attach(
-            partial(trials.try_typed_raw_tracepoint, "sched_process_exit"),
-            "attaches; what rtdebug uses",
-            "none needed: plain raw tracepoints are used",
-        ),
-    ),
+    Requirement("typed_raw_tracepoint", "all events, a little cheaper", _typed_tracepoint),
     Requirement(
         "tracepoints", "system calls, processes, cgroups, OOM kills, SIGBUS", _tracepoints, required=True
     ),
-    Requirement(
-        "fentry",
-        _SHORTAGE,
-        _attach(
-            partial(trials.try_fentry, _OOM_FUNCTION),
-            "attaches; what rtdebug uses",
-            "none needed; to have it: a kernel with CONFIG_DYNAMIC_FTRACE=y and BTF",
-        ),
-    ),
-    Requirement(
-        "kprobe",
-        _SHORTAGE,
-        _attach(
-            partial(trials.try_kprobe, _OOM_FUNCTION),
-            "attaches; used where fentry does not",
-            "none needed; to have it: a kernel with CONFIG_KPROBE_EVENTS=y",
-        ),
-    ),
+    Requirement("fentry", _SHORTAGE, partial(_oom_function, "fentry")),
+    Requirement("kprobe", _SHORTAGE, partial(_oom_function, "kprobe")),
     Requirement(
         "uprobe",
         _OTHER_TOOLS,
-        _attach(
-            trials.try_uprobe, "attaches", "none needed; other tools: a kernel with CONFIG_UPROBE_EVENTS=y"
-        ),
+        _unneeded(_attach(trials.try_uprobe, "attaches", "none needed; else a kernel with CONFIG_UPROBE_EVENTS=y")),
     ),
-    Requirement("tracefs", _OTHER_TOOLS, _tracefs),
+    Requirement("tracefs", _OTHER_TOOLS, _unneeded(_tracefs)),
     Requirement("jit", "the cost of a traced call", _jit),
     Requirement("unprivileged_bpf", "nothing; told for completeness", _unprivileged_bpf),
     Requirement("lockdown", "reading who did it out of kernel memory", _lockdown, required=True),
@@ -489,7 +543,7 @@ REQUIREMENTS: tuple[Requirement, ...] = (
     Requirement(
         "memory_controller", "limits, usage, and which container it is", _memory_controller, required=True
     ),
-    Requirement("psi", "nothing yet; told for completeness", _psi),
+    Requirement("psi", "nothing yet; told for completeness", _unneeded(_psi)),
     Requirement("kernel_log", "the kernel's own account of an OOM kill", _kernel_log),
     Requirement("pid_namespace", "telling which process it was", _pid_namespace, required=True),
     Requirement("mount_namespace", "finding the runtimes' files and sockets", _mount_namespace),
@@ -500,4 +554,4 @@ REQUIREMENTS: tuple[Requirement, ...] = (
         for name in ("runc", "crun", "docker", "containerd", "podman")
     ),
 )
-"""In the order they are shown: what trace cannot do without comes before what makes it better."""
+"""In the order in which they are shown, those that a trace cannot do without before the others."""

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from rtdebug.containers.resolve import find_container, note_on
+from rtdebug.containers.runtimes.ask import TIMEOUT_S
 from rtdebug.errors import TargetError
 from rtdebug.host.cgroup import find_memory_hierarchy, memory_cgroup_of
 from tests.kernel.runtime_fixtures import FILL_BYTES, IMAGE, MIB, Box, make_rootfs, wait_for
@@ -253,7 +254,7 @@ def test_a_hung_docker_does_not_hang_us(docker):
         assert done.returncode == 0 and "note: docker at" in done.stderr and box.id[:12] in done.stdout
         began = time.monotonic()
         assert find_container(f"runc:{box.id}")[0].pid == box.pid
-        assert time.monotonic() - began < 1, "this form needs no docker"
+        assert time.monotonic() - began < 2 * TIMEOUT_S  # docker is asked for the name, and not waited for longer
     finally:
         docker.process.send_signal(signal.SIGCONT)
     docker.remove(box)

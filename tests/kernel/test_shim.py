@@ -125,7 +125,8 @@ def fields_that_the_programs_read() -> set[str]:
 def test_the_layouts_that_llvm_uses_are_the_kernels() -> None:
     btf = KernelBtf(Path("/sys/kernel/btf/vmlinux").read_bytes())
     structs = [name for name in wanted_types(program_source()) if name in btf.structs]
-    fields = fields_that_the_programs_read()
+    # memcg[] is our own struct oom_event's; the kernel's fields of that name are pointers
+    fields = fields_that_the_programs_read() - {"memcg[0]"}
     expected = {(name, ""): btf.size_bytes(name) for name in structs}
     for name in structs:
         for field in sorted(fields):

@@ -13,7 +13,7 @@ import pytest
 
 from rtdebug import __version__
 from rtdebug.cli import COMMANDS, run
-from rtdebug.commands.options import _matching, duration, event_option, output_option, size
+from rtdebug.commands.options import _matching, duration, event_option, output_option, pid_number, size
 from rtdebug.errors import HostUnable, RtdebugError, TargetError, UsageProblem
 
 ROOT = Path(__file__).parents[2]
@@ -299,6 +299,8 @@ def test_the_shell_completes_commands_and_options():
     assert complete("rtdebug comp") == ["plain,completion"]
     assert complete("rtdebug completion z") == ["plain,zsh"]
     assert complete("rtdebug doctor --mount") == ["plain,--mount-tracefs"]
+    assert complete("rtdebug report --event oom") == ["plain,oom_kill"]
+    assert complete("rtdebug report --event brk,sig") == ["plain,brk,sigbus"]
 
 
 def test_only_container_names_that_cannot_hurt_a_shell_are_completed():
@@ -383,5 +385,37 @@ def test_output_and_event_options():
     group = click.Group(commands={"go": command})
     assert run(["go"], group) == 0
     assert run(["go", "-o", "parquet", "--event", "brk", "--event", "mmap"], group) == 0
-    assert run(["go", "--event", "nosuch"], group) == 2
-    assert got == [("table", ()), ("parquet", ("brk", "mmap"))]
+    assert run(["go", "--event", "oom_kill, sigbus", "--event", "brk,sigbus"], group) == 0
+    assert got == [("table", ()), ("parquet", ("brk", "mmap")), ("table", ("oom_kill", "sigbus", "brk"))]
+
+
+@pytest.mark.parametrize(
+    ("given", "guess"),
+    [
+        ("oom", ", did you mean 'oom_kill'?"),
+        ("oom_kil", ", did you mean 'oom_kill'?"),
+        ("OOM-KILL", ", did you mean 'oom_kill'?"),
+        ("brk,Sigbus", ", did you mean 'sigbus'?"),
+        ("sgbus,brk", ", did you mean 'sigbus'?"),
+        ("xyzzy", ""),
+        ("", ""),
+        ("brk,", ""),
+    ],
+)
+def test_an_unknown_event_is_named_with_a_guess_before_the_list(given, guess, capsys):
+    (wrong,) = {name for name in given.split(",") if name != "brk"}
+    assert run(["report", "file", "--event", given]) == 2
+    first, second = capsys.readouterr().err.splitlines()
+    assert first == f"rtdebug: --event: no event '{wrong}'{guess}"
+    assert second.startswith("hint: the events are shm_open, ")
+    assert "oom_kill" in second
+
+
+@pytest.mark.parametrize("given", ["abc", "0", "-1", "1.5", "", "٣", "1e3", "9" * 30])
+def test_what_is_no_pid(given, capsys):
+    assert run(["report", "file", "--pid", given]) == 2
+    assert f"'--pid': '{given}' is no pid" in capsys.readouterr().err
+
+
+def test_pid():
+    assert (pid_number("1"), pid_number("0042"), pid_number("4194304")) == (1, 42, 4194304)

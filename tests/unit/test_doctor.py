@@ -1,14 +1,17 @@
 import json
 import re
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
 
-from rtdebug.errors import HostUnable
+from rtdebug.errors import HostUnable, RtdebugError
 from rtdebug.host import features
 from rtdebug.host.bcc import find_bcc, parse_version, read_version
 from rtdebug.host.capabilities import Capability, parse_effective, read_effective
 from rtdebug.host.features import (
+    AS_ROOT,
+    FULL_ROOT,
     REQUIREMENTS,
     TRACEPOINTS,
     Check,
@@ -22,7 +25,7 @@ from rtdebug.host.features import (
 )
 from rtdebug.render.doctor import doctor_fields, render_doctor
 from rtdebug.render.jsonl import encode_object
-from rtdebug.tracing.program import PROBES
+from rtdebug.tracing.program import FUNCTION_PROBES, PROBES
 from tests.unit.lines import HOSTILE
 
 FIRST = {"mnt": 4026531832, "cgroup": 4026531835, "pid": 4026531836, "user": 4026531837}
@@ -49,7 +52,7 @@ def host(tmp_path):
         for kind, number in FIRST.items():
             namespace(tmp_path, pid, kind, number)
     runtime(tmp_path, "runc", "echo runc version 1.2.3+ds1; echo commit: 4.5")
-    return Host(tmp_path, search_path=str(tmp_path / "bin"), release="6.1.0-test")
+    return Host(tmp_path, search_path=str(tmp_path / "bin"), release="6.1.0-test", is_root=False)
 
 
 def write(path, text):
@@ -110,6 +113,11 @@ def in_namespace(pid, kind):
     return lambda root: namespace(root, pid, kind, 4026532666)
 
 
+def no_tracefs(root):
+    without("sys/kernel/tracing/events/enable")(root)
+    (root / "sys/kernel/tracing/events").rmdir()
+
+
 def headers_only(root):
     without("sys/kernel/btf/vmlinux")(root)
     (root / "lib/modules/6.1.0-test/build").mkdir(parents=True)
@@ -121,6 +129,10 @@ def headers_only(root):
         pytest.param(
             "CAP_BPF", holding("proc/self/status", "CapEff:\t0\n"), "missing", "root", id="no capability"
         ),
+        pytest.param(
+            "locked_memory", holding("proc/self/status", "CapEff:\t0\n"), "unknown", "root", id="cannot be tried"
+        ),
+        pytest.param("tracefs", no_tracefs, "not_needed", "none needed", id="no tracefs"),
         pytest.param("CAP_BPF", without("proc/self/status"), "unknown", "", id="no status"),
         pytest.param(
             "CAP_BPF", in_namespace("self", "user"), "missing", "root of the host", id="user namespace"
@@ -155,7 +167,7 @@ def headers_only(root):
             "mount",
             id="no memory controller",
         ),
-        pytest.param("psi", without("proc/pressure/memory"), "missing", "psi=1", id="no PSI"),
+        pytest.param("psi", without("proc/pressure/memory"), "not_needed", "psi=1", id="no PSI"),
         pytest.param("kernel_log", without("dev/kmsg"), "degraded", "mount the host's", id="no kmsg"),
         pytest.param("pid_namespace", in_namespace("self", "pid"), "missing", "--pid=host", id="own pids"),
         pytest.param("mount_namespace", in_namespace("self", "mnt"), "degraded", "mount", id="own mounts"),
@@ -167,7 +179,7 @@ def headers_only(root):
             id="own cgroups",
         ),
         pytest.param(
-            "runc", without("bin/runc"), "missing", "nothing, if no containers of runc", id="no runc"
+            "runc", without("bin/runc"), "not_needed", "nothing, if no containers of runc", id="no runc"
         ),
     ],
 )
@@ -176,6 +188,28 @@ def test_what_is_not_well_comes_with_its_remedy(host, name, change, state, remed
     found = look(host, name)
     assert found.state == state
     assert remedy in found.remedy
+
+
+def refuse():
+    raise RtdebugError("the kernel has none")
+
+
+@pytest.mark.parametrize(
+    ("fentry", "kprobe", "states", "detail"),
+    [
+        pytest.param(refuse, refuse, ("degraded", "degraded"), "limit from the kernel log", id="neither"),
+        pytest.param(int, refuse, ("ok", "not_needed"), "fentry is used", id="fentry"),
+        pytest.param(refuse, int, ("not_needed", "ok"), "kprobe is used", id="kprobe"),
+        pytest.param(int, int, ("ok", "ok"), None, id="both"),
+    ],
+)
+def test_one_way_to_ask_out_of_memory_is_enough(monkeypatch, fentry, kprobe, states, detail):
+    for kind, attempt in (("fentry", fentry), ("kprobe", kprobe)):
+        monkeypatch.setitem(features._OOM_PROBES, kind, replace(features._OOM_PROBES[kind], attempt=attempt))
+    monkeypatch.setattr(features, "read_effective", lambda *_: frozenset(Capability))
+    found = [look(Host(), kind) for kind in ("fentry", "kprobe")]
+    assert tuple(each.state for each in found) == states
+    assert all(detail in each.detail for each in found if each.state is not State.OK)
 
 
 def test_the_first_mount_namespace_is_known_by_its_number_where_pid_1_cannot_be_read(host):
@@ -280,6 +314,8 @@ def test_names_are_words_and_stand_once():
 
 def test_the_tracepoints_are_those_that_trace_attaches_to():
     assert set(TRACEPOINTS) == {probe.tracepoint for probe in PROBES}
+    functions = {probe.attempt.args for probe in features._OOM_PROBES.values()}
+    assert functions == {(probe.kernel_function,) for probe in FUNCTION_PROBES}
 
 
 def test_unmet_gives_all_reasons_and_knows_its_names(host):
@@ -296,7 +332,8 @@ def check(name, state, required=False, detail="found", remedy="do this"):
 
 CHECKS = [
     check("bcc", "missing", required=True, remedy="apt-get install python3-bpfcc"),
-    check("kprobe", "missing"),
+    check("tracefs", "not_needed"),
+    check("CAP_SYSLOG", "missing"),
     check("jit", "degraded", detail="off: programs are interpreted, which takes far longer for each call"),
     check("lockdown", "unknown", required=True),
     check("ring_buffer", "ok", required=True),
@@ -314,20 +351,46 @@ def test_the_error_lists_everything_with_its_remedy():
     assert error.hint == "bcc: apt-get install python3-bpfcc\nlibbpf: found"
 
 
-GOLDEN = """\
-STATE     CHECK                 NEEDED FOR: FOUND
-missing   bcc                   a purpose: found
-                                remedy: apt-get install python3-bpfcc
-missing   kprobe                a purpose: found
-                                remedy: do this
-degraded  jit                   a purpose: off: programs are interpreted, which
-                                takes far longer for each call
-                                remedy: do this
-unknown   lockdown              a purpose: found
-                                remedy: do this
-ok        ring_buffer           a purpose: found
+def test_whatever_root_would_put_right_is_one_reason():
+    for_root = [check(name, "missing", True, remedy=AS_ROOT) for name in ("CAP_BPF", "CAP_PERFMON", "lockdown")]
+    error = host_unable(for_root)
+    assert (error.message, error.hint) == ("rtdebug trace needs root", "sudo rtdebug trace ...")
+    error = host_unable([*for_root, *CHECKS])
+    assert error.message == "rtdebug trace needs root; also missing: bcc"
+    assert error.hint == "sudo rtdebug trace ...\nbcc: apt-get install python3-bpfcc"
 
-rtdebug trace cannot run on this host: bcc.
+
+def test_a_root_without_its_capabilities_is_not_told_to_become_root():
+    lacking = [check(name, "missing", True, remedy=FULL_ROOT) for name in ("CAP_BPF", "CAP_PERFMON", "ring_buffer")]
+    error = host_unable(lacking)
+    assert (error.message, error.hint) == ("rtdebug trace needs CAP_BPF and CAP_PERFMON", FULL_ROOT)
+
+
+def test_a_host_knows_which_of_the_two_it_is(host):
+    holding("proc/self/status", "CapEff:\t0\n")(host.root)
+    assert look(host, "CAP_BPF").remedy == AS_ROOT
+    assert look(replace(host, is_root=True), "CAP_BPF").remedy == FULL_ROOT
+
+
+GOLDEN = """\
+STATE       CHECK                 NEEDED FOR: FOUND
+
+rtdebug trace needs
+missing     bcc                   a purpose: found
+                                  remedy: apt-get install python3-bpfcc
+unknown     lockdown              a purpose: found
+                                  remedy: do this
+ok          ring_buffer           a purpose: found
+
+Not needed for a trace, but good to have or to know
+not needed  tracefs               a purpose: found
+missing     CAP_SYSLOG            a purpose: found
+                                  remedy: do this
+degraded    jit                   a purpose: off: programs are interpreted,
+                                  which takes far longer for each call
+                                  remedy: do this
+
+rtdebug trace cannot run here: bcc.
 """
 
 
@@ -336,16 +399,20 @@ def test_golden():
     assert render_doctor(CHECKS[1:])[-1] == "rtdebug trace can run on this host."
 
 
-def test_colour_marks_what_blocks_stronger_than_what_does_not():
+def test_colour_marks_what_blocks_strongest_and_what_is_not_needed_least():
     lines = render_doctor(CHECKS, colour=True)
-    assert lines[1].startswith("\x1b[1;31mmissing")
-    assert lines[3].startswith("\x1b[33mmissing")
+    (bcc, syslog, tracefs) = [
+        next(line for line in lines if name in line) for name in ("bcc  ", "CAP_SYSLOG", "tracefs")
+    ]
+    assert bcc.startswith("\x1b[1;31mmissing")
+    assert syslog.startswith("\x1b[33mmissing")
+    assert tracefs.startswith("\x1b[2mnot needed")
 
 
 def test_json_document():
     found = json.loads(encode_object(doctor_fields(CHECKS)))
     assert (found["can_trace"], found["missing"]) == (False, ["bcc"])
-    assert found["checks"][4] == {
+    assert found["checks"][5] == {
         "name": "ring_buffer",
         "state": "ok",
         "required": True,

@@ -119,6 +119,51 @@ def test_unknown_with_near_misses(host):
     assert r"\x1b[31mweb\n\u202e" in failure("mweb", inventory).hint
 
 
+@pytest.mark.parametrize(
+    ("target", "hint"),
+    [
+        ("podman:web", "do you mean docker:web?"),
+        ("runc:web", "do you mean docker:web?"),
+        ("podman:a1b2", f"do you mean docker:{A[:12]}?"),
+        ("docker:box", "do you mean runc:box?"),
+        ("podman:both", "do you mean docker:both or containerd:both?"),
+    ],
+)
+def test_of_another_runtime(host, target, hint):
+    inventory = host.inventory(
+        container(A, 10, name="web"),
+        container("box", 11, runtime="crun", runc_root="/run/crun"),
+        container(B, 12, name="both"),
+        container("c" * 64, 13, name="both", runtime="containerd"),
+    )
+    error = failure(target, inventory)
+    assert (error.message, error.hint) == (f"no container {target!r}", hint)
+    for better in hint.removeprefix("do you mean ").removesuffix("?").split(" or "):
+        assert resolve(better, inventory)
+
+
+def test_of_another_runtime_twice_or_with_a_hostile_name(host):
+    twins = host.inventory(
+        container("box", 10, runtime="runc", runc_root="/run/runc"),
+        container("box", 11, runtime="runc", runc_root="/run/other"),
+    )
+    assert failure("docker:box", twins).hint == "do you mean pid:10 or pid:11?"
+    hostile = host.inventory(container(A, 10, name=HOSTILE))
+    assert r"docker:\x1b[31mweb\n\u202e" in failure(f"podman:{HOSTILE}", hostile).hint
+
+
+def test_near_misses_of_another_runtime_say_whose_they_are(host):
+    error = failure("podman:postgres-man", host.inventory(container(A, 10, name="postgres-main")))
+    assert "docker postgres-main running" in error.hint
+
+
+@pytest.mark.parametrize("target", ["runc:zzz", "zzz", "runc:bix"])
+def test_not_found_may_be_in_another_root(host, target):
+    inventory = host.inventory(container("box", 10, runtime="runc", runc_root="/run/runc"))
+    assert "--runc-root DIR" in failure(target, inventory).hint
+    assert "--runc-root" in failure(target, host.inventory()).hint
+
+
 def test_hostile_name_is_found_by_its_exact_text(host):
     inventory = host.inventory(container(A, 10, name=HOSTILE))
     assert resolve(HOSTILE, inventory).id == A

@@ -12,9 +12,10 @@ from pathlib import Path
 import pytest
 
 from rtdebug.containers import inventory
+from rtdebug.containers.resolve import find_container
 from rtdebug.containers.runtimes import ask, containerd, docker, labels, podman, records, runc
 from rtdebug.containers.runtimes.daemons import Daemon, find_daemons, option
-from rtdebug.errors import RtdebugError, UsageProblem
+from rtdebug.errors import RtdebugError, TargetError, UsageProblem
 
 from .trees import make_host, write_files
 
@@ -475,6 +476,15 @@ def test_a_hung_docker_costs_two_seconds_and_a_note(quiet_host, tmp_path):
     (note,) = found.notes
     assert "docker.sock" in note and "no answer" in note
     assert inventory.list_containers(host=quiet_host.roots, ask=frozenset()).notes == ()
+
+
+def test_a_runtime_that_does_not_have_it_is_not_the_only_one_asked(quiet_host, tmp_path):
+    with (
+        Engine(tmp_path / "run/docker.sock", json.dumps(ANSWER).encode()),
+        pytest.raises(TargetError) as caught,
+    ):
+        find_container(f"podman:{A[:10]}", host=quiet_host.roots)
+    assert caught.value.hint == f"do you mean docker:{A[:12]}?"
 
 
 def test_containers_that_only_cgroups_show(quiet_host, tmp_path):
