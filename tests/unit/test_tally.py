@@ -27,7 +27,7 @@ calls = st.lists(
             "flags": st.sampled_from([0, 0x22, 0x4000_0022]),
             "ret": st.sampled_from([0, 0x7F00_0000_0000, -errno.ENOMEM, -errno.EINVAL, -4096]),
             "length_bytes": st.sampled_from([0, 4096, 1 << 40]),
-            "stack_id": st.sampled_from([-1, 5]),
+            "stack_id": st.sampled_from([-14, -1, 5, 6]),
         }
     ),
     max_size=40,
@@ -37,7 +37,7 @@ calls = st.lists(
 def key_of(call: dict[str, int]) -> tuple[int, ...]:
     error = -call["ret"] if -4095 <= call["ret"] < 0 else 0
     mapping = call["flags"] & 0xFFFF if call["event"] == IDS["mmap"] else 0
-    return call["pid"], -1, call["event"], error, call["advice"], call["prot"], mapping
+    return call["pid"], call["stack_id"], call["event"], error, call["advice"], call["prot"], mapping
 
 
 @given(calls, st.sampled_from([SCHEMA, FOREIGN]), st.integers(1, 30))
