@@ -23,7 +23,7 @@ import pytest
 
 from rtdebug.errors import RtdebugError
 from rtdebug.host import trials
-from tests.kernel.tracing import ROOT, Script, Trace, Traced, small_shm, target
+from tests.kernel.tracing import ROOT, Script, Trace, Traced, no_kernel_log, small_shm, target
 from tests.kernel.workload import MIB, Workload, build, memory_cgroup
 
 pytestmark = pytest.mark.kernel
@@ -190,9 +190,3 @@ def test_what_was_short_without_the_kernel_log(
     assert (report["gfp_mask"] is not None) == probed
     if probed:
         note(way, Counter({"oom_kill: cgroup, order, gfp_mask": 1}))
-
-
-def no_kernel_log() -> list[str]:
-    """Return a command that executes another for which /dev/kmsg is a device that is not there."""
-    steps = ("mount -t tmpfs rtdebug-test-kmsg /mnt", "mknod /mnt/kmsg c 1 255", "mount --bind /mnt/kmsg /dev/kmsg")
-    return ["unshare", "--mount", "sh", "-c", " && ".join([*steps, 'exec "$@"']), "sh"]

@@ -15,7 +15,7 @@ from typing import Self
 import pytest
 
 from tests.kernel.runtime_fixtures import Runc, make_rootfs
-from tests.kernel.tracing import Event, Script, Trace, Traced, small_shm, target
+from tests.kernel.tracing import Event, Script, Trace, Traced, no_kernel_log, small_shm, target
 from tests.kernel.workload import MIB, Workload, build, memory_cgroup, memory_mount
 
 pytestmark = pytest.mark.kernel
@@ -264,7 +264,7 @@ while True:
     report = trace.result.one("oom_kill")
     check(report, log.kill_of(script.pid), cgroup, cgroup)
     assert report["shmem_rss_bytes"] < MIB
-    assert stat_of(report, "shmem") >= 15 * MIB
+    assert stat_of(report, "shmem") >= 15 * MIB * 0.98  # counted per CPU, added up in batches
 
 
 def test_page_cache_that_cannot_be_given_back(cgroup: Path, log: KernelLog, tmp_path: Path) -> None:
@@ -334,19 +334,18 @@ def test_comm_means_the_victim(cgroup: Path) -> None:
 
 
 def test_without_the_kernel_log(cgroup: Path) -> None:
-    if Path("/proc/sys/kernel/dmesg_restrict").read_text().strip() == "0":
-        pytest.skip("everybody may read the kernel log here")
-    without = ["setpriv", "--bounding-set", "-syslog", "--inh-caps", "-syslog"]
-    with Workload("oom", 64 * MIB, cgroup=cgroup) as workload, Trace(target(cgroup), wrap=without) as trace:
+    with Workload("oom", 64 * MIB, cgroup=cgroup) as workload, Trace(target(cgroup), wrap=no_kernel_log()) as trace:
         notice = trace.wait_for_notice("kernel log")
         workload.go()
         assert workload.finish().returncode == -signal.SIGKILL
         report = trace.wait_for("oom_kill", pid=workload.pid)
         assert 0 < report["failcnt"] <= times_at_limit(cgroup)
     assert notice.startswith("rtdebug: cannot read the kernel log")
-    assert (report["constraint"], report["limit_source"]) == ("memcg", "at_limit")
+    assert report["constraint"] == "memcg"
     assert (report["oom_memcg"], report["limit_bytes"]) == (f"/{cgroup.name}", LIMIT)
-    assert (report["gfp_mask"], report["order"]) == (None, None)
+    # where the kernel takes a program on out_of_memory(), that one says what the log would
+    sources = {"at_limit": (None, None), "out_of_memory": ("0xcc0", 0)}
+    assert (report["gfp_mask"], report["order"]) == sources[report["limit_source"]]
     assert report["anon_rss_bytes"] > LIMIT / 2
     assert report["stat_source"] in ("cgroup_files", "last_sample")
     assert report["memory_stat"]

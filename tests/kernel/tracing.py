@@ -286,6 +286,12 @@ def small_shm(size: str = "3m", *more: str) -> list[str]:
     return ["unshare", "--mount", "--ipc", "sh", "-c", mount, "sh"]
 
 
+def no_kernel_log() -> list[str]:
+    """Return a command that executes another for which /dev/kmsg is a device that is not there."""
+    steps = ("mount -t tmpfs rtdebug-test-kmsg /mnt", "mknod /mnt/kmsg c 1 255", "mount --bind /mnt/kmsg /dev/kmsg")
+    return ["unshare", "--mount", "sh", "-c", " && ".join([*steps, 'exec "$@"']), "sh"]
+
+
 def run_traced(
     cgroup: Path, options: Iterable[object], name: str, *arguments: object
 ) -> tuple[Traced, dict[str, str], int]:
