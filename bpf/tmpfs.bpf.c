@@ -3,6 +3,7 @@
 
 #define ENOSPC 28
 #define SIGBUS 7
+#define BUS_ADRERR 2
 
 static __always_inline void fill_tmpfs(struct tmpfs_event *e, struct file *file)
 {
@@ -168,7 +169,9 @@ int on_sigbus(u64 *ctx)
 		if (file) {
 			e->file_offset_bytes = KREAD(vma, vm_pgoff) * PAGE_SIZE + (address - e->mapping_start);
 			fill_tmpfs(e, file);
-			tmpfs_full = e->tmpfs && e->file_offset_bytes < e->file_length_bytes;
+			/* the whole last page is there, and without a limit it is something else: see sigbus_reason() */
+			tmpfs_full = e->tmpfs && e->size_pages && e->signal_code == BUS_ADRERR &&
+				     (e->file_offset_bytes & ~(PAGE_SIZE - 1ULL)) < e->file_length_bytes;
 		}
 	}
 	if (tmpfs_full && wants(cfg, EVENT_SHM_FULL)) {

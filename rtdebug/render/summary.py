@@ -38,6 +38,8 @@ _WIDTH = 100
 _CONTAINER_WIDTH = 16
 _NAME_WIDTH = 32
 _CGROUP_WIDTH, _CGROUP_END = 40, 34  # cri-containerd-8f3c8f3c8f3c.scope
+_PIDS = 3
+"""So many processes of one comm are named by their pids."""
 _FRAMES = 20
 """Frames that are shown of a stack."""
 _LOUD = {"oom_kill": "OOM kills", "sigbus": "SIGBUS", "shm_full": "shared memory full"}
@@ -124,7 +126,7 @@ def _full(summary: Summary) -> list[str]:
     """Which tmpfs was full, for whom, and what to do about the one that containers have by default."""
     rows = [["PLACE", "SIZE", "REFUSED", "SIGBUS", "CONTAINER", "BY"]]
     for who, found in _alike(summary.refusals).items():
-        path, comm, of = found[0].key.path, found[0].comm or UNKNOWN, len(found)
+        path = found[0].key.path
         rows.append(
             [
                 cut_middle(path, _NAME_WIDTH) if path else "a tmpfs",
@@ -132,7 +134,7 @@ def _full(summary: Summary) -> list[str]:
                 _how_often("shm_full", sum(each.shm_full for each in found), summary),
                 _how_often("sigbus", sum(each.sigbus for each in found), summary),
                 who.container,
-                f"{found[0].key.pid} {comm}" if of == 1 else f"{comm} x{of}",
+                _refused(found),
             ]
         )
     return _list(rows, {2, 3}, summary.more_refusals, "processes") + _remedy(summary.refusals)
@@ -153,6 +155,13 @@ def _alike(refusals: Iterable[Refusal]) -> dict[_Refused, list[Refusal]]:
         size = format_bytes(found.size_bytes) + (", no free inodes" if found.out_of_inodes else "")
         rows.setdefault(_Refused(found.key.path, size, _container(found), found.comm), []).append(found)
     return rows
+
+
+def _refused(found: list[Refusal]) -> str:
+    comm = found[0].comm or UNKNOWN
+    if len(found) > _PIDS:
+        return f"{comm} x{format_count(len(found))}"
+    return f"{', '.join(str(pid) for pid in sorted(each.key.pid for each in found))} {comm}"
 
 
 def _how_often(event: str, count: int, summary: Summary) -> str:

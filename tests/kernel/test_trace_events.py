@@ -651,6 +651,41 @@ def test_shm_full_by_a_page_fault(cgroup: Path) -> None:
     assert bus["size_bytes"] == bus["used_bytes"] == full["used_bytes"] == 3 * MIB
 
 
+LAST_PAGE = """
+fd = os.open("/dev/shm/odd", os.O_CREAT | os.O_RDWR)
+os.write(fd, b"x" * (3 << 20))
+os.ftruncate(fd, (3 << 20) + 1)
+child = os.fork()
+if child == 0:
+    import ctypes
+    area = mmap.mmap(fd, (3 << 20) + 1)  # Python goes by its length, the kernel by pages
+    ctypes.memset(ctypes.addressof(ctypes.c_char.from_buffer(area)) + (3 << 20) + 23, 1, 1)
+    os._exit(0)
+say(status=os.waitpid(child, 0)[1], child=child)
+"""
+
+
+def test_both_events_tell_of_the_last_page_of_a_file(cgroup: Path) -> None:
+    """Its length ends in the middle of that page: what is touched lies behind it, and yet in the file."""
+    traced, said, _ = script_traced(LAST_PAGE, cgroup, wrap=small_shm())
+    assert said["status"] == signal.SIGBUS
+    full, bus = traced.one("shm_full"), traced.one("sigbus")
+    assert (bus["reason"], bus["file_offset_bytes"], bus["file_length_bytes"]) == (
+        "tmpfs_full", 3 * MIB + 23, 3 * MIB + 1,
+    )  # fmt: skip
+    assert (full["by_fault"], full["pid"]) == (True, said["child"])
+
+
+def test_the_summary_says_which_tmpfs_was_full_and_nothing_of_what_was_not_traced(cgroup: Path) -> None:
+    traced, said, _ = script_traced(LAST_PAGE, cgroup, "--event", "sigbus", wrap=small_shm())
+    assert traced.summary is not None
+    (full,) = traced.summary["shared_memory_full"]
+    assert (full["path"], full["size_bytes"], full["pid"]) == ("/dev/shm", 3 * MIB, said["child"])
+    assert (full["sigbus"], full["shm_full"], traced.summary["oom_kills"]) == (1, None, None)
+    assert traced.summary["shm_created"] == {"posix": None, "sysv": None, "memfd": None}
+    assert {found["creation"] for found in traced.summary["shared_memory"]} <= {"not_traced"}
+
+
 def test_shm_full_of_inodes(cgroup: Path) -> None:
     text = """
 def fails(function, *arguments):

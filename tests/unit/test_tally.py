@@ -27,7 +27,7 @@ calls = st.lists(
             "flags": st.sampled_from([0, 0x22, 0x4000_0022]),
             "ret": st.sampled_from([0, 0x7F00_0000_0000, -errno.ENOMEM, -errno.EINVAL, -4096]),
             "length_bytes": st.sampled_from([0, 4096, 1 << 40]),
-            "stack_id": st.sampled_from([-1, 5]),
+            "stack_id": st.sampled_from([-14, -1, 5, 6]),
         }
     ),
     max_size=40,
