@@ -5,7 +5,7 @@ from __future__ import annotations
 from array import array
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, Self
 
 _UNKNOWN = -1
 _STAT_KEYS = {  # v2's name, then v1's: with total_ the cgroups below are included, as in v2
@@ -26,6 +26,10 @@ class MemoryReading(Protocol):
     @property
     def stat(self) -> Mapping[str, int]:
         """memory.stat."""
+
+    @property
+    def kmem_usage_bytes(self) -> int | None:
+        """v1's memory.kmem.usage_in_bytes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +55,15 @@ class StatReading:
     stat: Mapping[str, int]
     time_ns: int
     cgroup: str | None = None
+    usage_bytes: int | None = None
+    """Of the memory counter at that moment."""
+    kmem_bytes: int | None = None
+    """v1: memory.kmem.usage_in_bytes."""
+
+    @classmethod
+    def of(cls, reading: MemoryReading, time_ns: int, cgroup: str | None) -> Self:
+        """What `reading` says."""
+        return cls(reading.stat, time_ns, cgroup, reading.usage_bytes, reading.kmem_usage_bytes)
 
 
 class MemoryHistory:
@@ -92,7 +105,7 @@ class MemoryHistory:
             return False
         if reading is None:
             return False
-        self.last_stat = StatReading(reading.stat, now_ns, self._cgroup)
+        self.last_stat = StatReading.of(reading, now_ns, self._cgroup)
         self._append(
             (now_ns, reading.usage_bytes, *(_first(reading.stat, keys) for keys in _STAT_KEYS.values()))
         )

@@ -2,25 +2,29 @@
 
 from __future__ import annotations
 
+import posixpath
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Literal, TypeVar
 
 from rtdebug.containers.model import Container
 from rtdebug.oom.history import MemorySample, StatReading
 from rtdebug.oom.kill import MemcgLevel, OomKill
-from rtdebug.oom.record import Constraint, MemoryCounter, OomRecord, Victim
+from rtdebug.oom.limit import Limit, LimitSource, find_limit
+from rtdebug.oom.record import Constraint, OomRecord, Victim
+from rtdebug.oom.siblings import Sibling
+from rtdebug.oom.tasks import OomTask, largest_tasks
+from rtdebug.oom.usage import UsageByKind, usage_by_kind
 from rtdebug.tracing.line import EventLine, Value
 
-LimitSource = Literal["kernel_log", "out_of_memory", "at_limit"]
 StatSource = Literal["kernel_log", "cgroup_files", "last_sample"]
 LimitOwner = Literal["container", "below", "above", "elsewhere"]
 
 T = TypeVar("T")
 
-_NEAR_BYTES = 256 * 1024
-"""mm/memcontrol.c charges in batches of MEMCG_CHARGE_BATCH (64) pages: a full cgroup may be so far below."""
-_NEAR_SHARE = 128
+_ALIKE_SHARE = 0.25
+"""What is read of a cgroup is of the kill if its usage was so near."""
+_SIBLINGS_AT_MOST = 20
 _NOT_OF_THE_EVENT = frozenset({"time_ns", "pid", "tid", "ns_pid", "comm", "container", "cgroup"})
 
 
@@ -38,6 +42,13 @@ class Surroundings:
     last_stat: StatReading | None = None
     """memory.stat of the last sample before it."""
     history: Sequence[MemorySample] = ()
+    history_cgroup: str | None = None
+    presumed_limit: str | None = None
+    """presumed_limit() of the kill, whose children `siblings` are."""
+    siblings: Sequence[Sibling] | None = None
+    """Read right after the kill; None: the limit is the victim's own cgroup's, or they could not be read."""
+    page_size_bytes: int | None = None
+    """Of the kernel that killed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +106,13 @@ class OomReport:
     stat_age_ns: int | None
     """Time between the kill and memory_stat."""
     history: Sequence[MemorySample] = field(default=())
+    """Of the container's cgroup; the last one is of the kill itself if its usage then is known."""
+    usage_by_kind: UsageByKind | None = None
+    """What the limited cgroup's usage is made of, of the counter that had no room."""
+    tasks: tuple[OomTask, ...] | None = None
+    """The largest processes that the kernel could have killed; None: it did not list them."""
+    siblings: tuple[Sibling, ...] | None = None
+    """The children of the limited cgroup, the largest first, when that is above the victim's."""
 
     def to_fields(self) -> dict[str, Value]:
         """The event's own JSON keys."""
@@ -106,6 +124,9 @@ class OomReport:
             {"age_ns": self.time_ns - sample.time_ns, "usage_bytes": sample.usage_bytes}
             for sample in self.history
         ]
+        result["usage_by_kind"] = None if self.usage_by_kind is None else asdict(self.usage_by_kind)
+        result["tasks"] = None if self.tasks is None else [asdict(task) for task in self.tasks]
+        result["siblings"] = None if self.siblings is None else [asdict(each) for each in self.siblings]
         return result
 
     def to_line(self, clock_offset_ns: int) -> EventLine:
@@ -135,8 +156,8 @@ def build_report(
     printed = victim or Victim(kill.tid)
     trigger = log.trigger if log else None
     cgroup = around.cgroup or (kill.levels[0].cgroup if kill.levels else None)
-    limit = _limit(kill, log)
-    stat, stat_source = _stat(log, around)
+    limit = find_limit(kill, log)
+    stat, stat_source = _stat(log, around, limit)
     return OomReport(
         time_ns=kill.time_ns,
         pid=kill.pid,
@@ -176,64 +197,14 @@ def build_report(
         stat_cgroup=stat.cgroup if stat else None,
         stat_source=stat_source,
         stat_age_ns=_stat_age(kill, stat, stat_source),
-        history=around.history,
+        history=_history(kill, around, limit),
+        usage_by_kind=_usage_by_kind(stat, stat_source, limit),
+        tasks=_tasks(kill, log, around),
+        siblings=_siblings(kill, around, limit),
     )
 
 
-@dataclass(frozen=True, slots=True)
-class _Limit:
-    cgroup: str | None = None
-    kind: str | None = None
-    usage_bytes: int | None = None
-    limit_bytes: int | None = None
-    failcnt: int | None = None
-    source: LimitSource | None = None
-
-
-def _limit(kill: OomKill, log: OomRecord | None) -> _Limit:
-    """Which limit was hit: as the log says, else as the probe says, else the full one above the victim."""
-    if log and log.constraint == "memcg" and log.oom_memcg is not None:
-        level = next((level for level in kill.levels if level.cgroup == log.oom_memcg), None)
-        kind = log.limiting_counter
-        counter = _counter(log, kind)
-        if counter is None:
-            return _of_level(level, "kernel_log", log.oom_memcg)
-        # on v2 the log's failcnt is no number of memory.events: the level's is
-        failcnt = level.failcnt if level and kind == "memory" else counter.failcnt
-        return _Limit(log.oom_memcg, kind, counter.usage_bytes, counter.limit_bytes, failcnt, "kernel_log")
-    if kill.oom_memcg_id is not None:
-        level = next((level for level in kill.levels if level.memcg_id == kill.oom_memcg_id), None)
-        return _of_level(level, "out_of_memory", level.cgroup if level else None)
-    if (log.constraint if log and log.constraint else kill.constraint) in (None, "memcg"):
-        full = level_at_limit(kill.levels)
-        return _of_level(full, "at_limit", full.cgroup) if full else _Limit()
-    return _Limit()
-
-
-def level_at_limit(levels: Sequence[MemcgLevel]) -> MemcgLevel | None:
-    """The cgroup that has no room left, the innermost if several are as full; None if all have room."""
-    rooms = [
-        (max(0, level.limit_bytes - level.usage_bytes), index)
-        for index, level in enumerate(levels)
-        if level.limit_bytes is not None
-        and level.usage_bytes is not None
-        and level.limit_bytes - level.usage_bytes <= max(_NEAR_BYTES, level.limit_bytes // _NEAR_SHARE)
-    ]
-    return levels[min(rooms)[1]] if rooms else None
-
-
-def _of_level(level: MemcgLevel | None, source: LimitSource, cgroup: str | None) -> _Limit:
-    if level is None:
-        return _Limit(cgroup, source=source)
-    return _Limit(cgroup, "memory", level.usage_bytes, level.limit_bytes, level.failcnt, source)
-
-
-def _counter(log: OomRecord, kind: str | None) -> MemoryCounter | None:
-    counters = {"memory+swap": log.memory_swap, "kmem": log.kmem, "memory": log.memory}
-    return counters.get(kind or "memory")
-
-
-def _constraint(kill: OomKill, log: OomRecord | None, limit: _Limit) -> Constraint | None:
+def _constraint(kill: OomKill, log: OomRecord | None, limit: Limit) -> Constraint | None:
     if log and log.constraint:
         return log.constraint
     if kill.constraint is None and limit.source is not None:
@@ -241,12 +212,19 @@ def _constraint(kill: OomKill, log: OomRecord | None, limit: _Limit) -> Constrai
     return kill.constraint
 
 
-def _stat(log: OomRecord | None, around: Surroundings) -> tuple[StatReading | None, StatSource | None]:
+def _stat(
+    log: OomRecord | None, around: Surroundings, limit: Limit
+) -> tuple[StatReading | None, StatSource | None]:
     if log and log.memory_stat:
-        return StatReading(_hierarchical_stat(log), 0, log.oom_memcg), "kernel_log"
-    if around.stat_after:
-        return around.stat_after, "cgroup_files"
-    return (around.last_stat, "last_sample") if around.last_stat else (None, None)
+        usage, kmem = (counter.usage_bytes if counter else None for counter in (log.memory, log.kmem))
+        return StatReading(_hierarchical_stat(log), 0, log.oom_memcg, usage, kmem), "kernel_log"
+    readings: list[tuple[StatReading | None, StatSource]] = [
+        (around.stat_after, "cgroup_files"),
+        (around.last_stat, "last_sample"),
+    ]
+    known = [(reading, source) for reading, source in readings if reading is not None]
+    alike = [(reading, source) for reading, source in known if _is_like_the_kill(reading, limit)]
+    return next(iter(alike + known), (None, None))
 
 
 def _stat_age(kill: OomKill, stat: StatReading | None, source: StatSource | None) -> int | None:
@@ -265,6 +243,66 @@ def _hierarchical_stat(log: OomRecord) -> Mapping[str, int]:
         for key, value in child.items():
             total[key] = total.get(key, 0) + value
     return total
+
+
+def _usage_by_kind(
+    stat: StatReading | None, source: StatSource | None, limit: Limit
+) -> UsageByKind | None:
+    if limit.cgroup is None:
+        return None
+    if limit.kind == "kmem":
+        return UsageByKind(kernel_bytes=limit.usage_bytes, other_bytes=None if limit.usage_bytes is None else 0)
+    if stat is None or stat.cgroup != limit.cgroup:
+        return None
+    if source != "kernel_log" and not _is_like_the_kill(stat, limit):
+        return None
+    swap = None
+    if limit.kind == "memory+swap" and limit.usage_bytes is not None and stat.usage_bytes is not None:
+        swap = max(0, limit.usage_bytes - stat.usage_bytes)
+    return usage_by_kind(stat.stat, stat.usage_bytes, stat.kmem_bytes, swap)
+
+
+def _is_like_the_kill(reading: StatReading, limit: Limit) -> bool:
+    """It is of the limited cgroup while that had the victim's memory: not yet given back, or already there."""
+    if reading.cgroup != limit.cgroup or limit.kind != "memory":
+        return False
+    if limit.usage_bytes is None or reading.usage_bytes is None:
+        return False
+    return abs(reading.usage_bytes - limit.usage_bytes) <= limit.usage_bytes * _ALIKE_SHARE
+
+
+def _tasks(kill: OomKill, log: OomRecord | None, around: Surroundings) -> tuple[OomTask, ...] | None:
+    page_size_bytes = around.page_size_bytes or (log.page_size_bytes if log else None)
+    if log is None or page_size_bytes is None:
+        return None
+    return largest_tasks(log.tasks, page_size_bytes, kill.pid)
+
+
+def _siblings(kill: OomKill, around: Surroundings, limit: Limit) -> tuple[Sibling, ...] | None:
+    """The victim's branch as it was at the kill: what was read has its memory gone, or the cgroup itself."""
+    if around.siblings is None or limit.cgroup is None or limit.cgroup != around.presumed_limit:
+        return None
+    found = {sibling.cgroup: sibling for sibling in around.siblings}
+    for level in kill.levels:
+        if level.cgroup is None or level.cgroup == "/" or posixpath.dirname(level.cgroup) != limit.cgroup:
+            continue
+        branch = replace(found.get(level.cgroup, Sibling(level.cgroup, None)), usage_bytes=level.usage_bytes)
+        box = around.container
+        if box is not None and box.cgroup == level.cgroup:
+            branch = replace(branch, container_id=box.id, container_name=box.name)
+        found[level.cgroup] = branch
+    ordered = sorted(found.values(), key=lambda sibling: sibling.usage_bytes or 0, reverse=True)
+    return tuple(ordered[:_SIBLINGS_AT_MOST])
+
+
+def _history(kill: OomKill, around: Surroundings, limit: Limit) -> tuple[MemorySample, ...]:
+    samples = tuple(sample for sample in around.history if sample.time_ns < kill.time_ns)
+    usage = next((each.usage_bytes for each in kill.levels if each.cgroup == around.history_cgroup), None)
+    if usage is None and limit.kind == "memory" and limit.cgroup == around.history_cgroup:
+        usage = limit.usage_bytes
+    if not samples or usage is None:
+        return samples
+    return (*samples, MemorySample(kill.time_ns, usage, None, None, None, None))
 
 
 def _is_first(log: OomRecord, kill: OomKill) -> bool:

@@ -6,14 +6,17 @@ from collections.abc import Mapping
 from typing import Any
 
 from rtdebug.containers.model import Container
+from rtdebug.containers.owners import owner_by_path
 from rtdebug.errors import HostUnable, RtdebugError
 from rtdebug.host.cgroup import MemoryHierarchy, memory_cgroup_of
 from rtdebug.host.kmsg import KmsgReader
 from rtdebug.host.memcg import MemoryState, read_memory
 from rtdebug.oom.history import MemoryHistory, StatReading
 from rtdebug.oom.kill import OomKill
+from rtdebug.oom.limit import presumed_limit
 from rtdebug.oom.live import OomJoiner
 from rtdebug.oom.report import OomReport, Surroundings
+from rtdebug.oom.siblings import Sibling, read_siblings
 from rtdebug.tracing.processes import ProcessTable
 
 
@@ -48,8 +51,8 @@ class OomWatch:
         return self._kmsg.fileno() if self._kmsg else None
 
     def follow(self, cgroup: str) -> None:
-        """Keep the last minutes of this cgroup's memory."""
-        if self._hierarchy is not None and cgroup not in self._histories:
+        """Keep the last minutes of this cgroup's memory, from now on: it may be a new one of the same path."""
+        if self._hierarchy is not None:
             self._histories[cgroup] = MemoryHistory(lambda: self._read(cgroup), cgroup=cgroup)
 
     def add_kill(self, event: Mapping[str, Any], now_ns: int) -> list[OomReport]:
@@ -81,17 +84,31 @@ class OomWatch:
         container = process.container if process else self._container_of(kill)
         box = container.cgroup if container else None
         history = self._histories.get(box or cgroup or "")
-        read_from = box or cgroup
+        limited = presumed_limit(kill)
+        read_from = limited or box or cgroup
         state = self._read(read_from) if read_from else None
         return Surroundings(
             container=container,
             cgroup=cgroup,
             cmdline=process.cmdline if process else None,
             trigger_cgroup=self._trigger_cgroup(kill),
-            stat_after=StatReading(state.stat, now_ns, read_from) if state and state.stat else None,
+            stat_after=StatReading.of(state, now_ns, read_from) if state and state.stat else None,
             last_stat=history.last_stat if history else None,
             history=history.samples() if history else (),
+            history_cgroup=box or cgroup,
+            presumed_limit=limited,
+            siblings=self._siblings(limited) if limited != cgroup else None,
+            page_size_bytes=self._page_size_bytes,
         )
+
+    def _siblings(self, limited: str | None) -> tuple[Sibling, ...] | None:
+        if self._hierarchy is None or limited is None:
+            return None
+
+        def owner_of(memcg_id: int, cgroup: str) -> Container | None:
+            return self._processes.container_of(memcg_id) or owner_by_path(cgroup)
+
+        return read_siblings(self._hierarchy, limited, owner_of)
 
     def _container_of(self, kill: OomKill) -> Container | None:
         owners = (self._processes.container_of(level.memcg_id) for level in kill.levels if level.memcg_id)

@@ -2,19 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
+from rtdebug.render.block import (
+    LABEL_COLUMNS,
+    Fields,
+    block,
+    columns,
+    labelled,
+    list_of,
+    number_of,
+    short_ids,
+    text_of,
+)
 from rtdebug.render.columns import wrap
-from rtdebug.render.escape import display_width, escape
-from rtdebug.render.units import UNKNOWN, format_bytes, format_duration, format_time, short_path
+from rtdebug.render.escape import escape
+from rtdebug.render.oom_limited import (
+    dominant_kind,
+    neighbour,
+    sibling_rows,
+    small_part,
+    stat_row,
+    task_rows,
+    usage_row,
+)
+from rtdebug.render.units import UNKNOWN, format_bytes, format_duration, format_time
 from rtdebug.tracing.line import EventLine, Value
 
-Fields = Mapping[str, Value]
-
-_LABEL_COLUMNS = 12
 _BAR_COLUMNS = 24
 _MARK = "  <- limit hit"
+_COMMAND_ROWS = 2
+_LEVELS_SHOWN = 6
 _SPARKS = "▁▂▃▄▅▆▇█"
 _EIGHTHS = " ▏▎▍▌▋▊▉"
 
@@ -23,27 +42,6 @@ _HELD = {
     "file": "file_rss_bytes",
     "shmem": "shmem_rss_bytes",
     "swap": "swap_bytes",
-}
-# memory.stat in the order that explains a kill; v1's names beside v2's
-_STAT_KEYS = (
-    *("anon", "rss", "file", "cache", "shmem", "kernel", "kernel_stack", "pagetables", "sock", "slab"),
-    *(
-        "slab_unreclaimable",
-        "swap",
-        "swapcached",
-        "zswap",
-        "file_dirty",
-        "dirty",
-        "file_writeback",
-        "writeback",
-    ),
-    *("inactive_file", "unevictable", "anon_thp", "rss_huge"),
-)
-_STAT_ALWAYS = ("anon", "rss", "file", "cache", "shmem")
-_SOURCES = {
-    "kernel_log": "the kernel's dump at the kill",
-    "cgroup_files": "the cgroup's files, {age} after the kill",
-    "last_sample": "the last sample, {age} before the kill",
 }
 _LIMIT_SOURCES = {
     "kernel_log": "said by the kernel log",
@@ -70,16 +68,19 @@ def render_oom(line: EventLine, width: int = 80) -> str:
     fields = line.fields
     rows = [
         f"OOM kill at {format_time(line.time_ns)}",
-        *_labelled("victim", _victim(line), width),
-        *_labelled("command", _text(fields, "cmdline"), width),
-        *_labelled("container", _container(line), width),
-        *_labelled("cgroup", line.cgroup, width),
-        *_labelled("limit", _limit(fields), width),
-        *_block("cgroups", _tree(fields, width - _LABEL_COLUMNS - 2)),
-        *_block("victim held", _held(fields)),
-        *_labelled("triggered", _trigger(line), width),
-        *_labelled("memory.stat", _stat(fields), width),
-        *_block("history", _history(fields, width - _LABEL_COLUMNS - 2)),
+        *labelled("victim", _victim(line), width),
+        *labelled("command", text_of(fields, "cmdline"), width, _COMMAND_ROWS),
+        *labelled("container", _container(line), width),
+        *labelled("cgroup", short_ids(line.cgroup) if line.cgroup else None, width),
+        *labelled("limit", _limit(fields), width),
+        *block("cgroups", _tree(fields, width - LABEL_COLUMNS - 2)),
+        *labelled("usage", usage_row(fields), width),
+        *block("siblings", sibling_rows(line, width - LABEL_COLUMNS - 2)),
+        *block("processes", task_rows(line, width - LABEL_COLUMNS - 2)),
+        *block("victim held", [*_held(fields), *wrap(_unheld(fields), width - LABEL_COLUMNS - 2)]),
+        *labelled("triggered", _trigger(line), width),
+        *labelled("memory.stat", stat_row(fields), width),
+        *block("history", _history(fields, width - LABEL_COLUMNS - 2)),
         *(f"  {row}" for row in wrap(_fact(line), width - 2)),
     ]
     return "\n".join(escape(row, width) for row in rows)
@@ -88,7 +89,7 @@ def render_oom(line: EventLine, width: int = 80) -> str:
 def _victim(line: EventLine) -> str:
     fields = line.fields
     inside = f", {line.ns_pid} inside" if line.ns_pid not in (None, line.pid) else ""
-    uid, adj = _number(fields, "uid"), _number(fields, "oom_score_adj")
+    uid, adj = number_of(fields, "uid"), number_of(fields, "oom_score_adj")
     parts = [
         f"{line.comm or UNKNOWN} (pid {line.pid}{inside})",
         f"uid {uid}" if uid is not None else "",
@@ -101,7 +102,7 @@ def _victim(line: EventLine) -> str:
 def _container(line: EventLine) -> str | None:
     init = {True: "its init process", False: "a worker, not its init process"}
     role = line.fields.get("victim_is_init")
-    name = line.container_name or line.container_id
+    name = line.container_name or (short_ids(line.container_id) if line.container_id else None)
     identity = [line.runtime, line.container_id[:12] if line.container_id and line.container_name else None]
     known = " ".join(part for part in identity if part)
     if not name:
@@ -115,19 +116,19 @@ def _container(line: EventLine) -> str | None:
 
 
 def _limit(fields: Fields) -> str:
-    constraint, cgroup = _text(fields, "constraint"), _text(fields, "oom_memcg")
+    constraint, cgroup = text_of(fields, "constraint"), text_of(fields, "oom_memcg")
     if constraint in _CONSTRAINTS:
         return f"none: {constraint}"
     if cgroup is None and fields.get("limit_source") is None:
         return "not known which"
-    failcnt = _number(fields, "failcnt")
-    kind = _text(fields, "limit_kind") or "memory"
+    failcnt = number_of(fields, "failcnt")
+    kind = text_of(fields, "limit_kind") or "memory"
     parts = [
-        f"{kind} of {_short(cgroup)}",
-        _share(_number(fields, "usage_bytes"), _number(fields, "limit_bytes")),
+        f"{kind} of {short_ids(cgroup)}",
+        _share(number_of(fields, "usage_bytes"), number_of(fields, "limit_bytes")),
         f"hit {failcnt} times" if failcnt else None,
-        _OWNERS.get(_text(fields, "limit_owner") or ""),
-        _LIMIT_SOURCES.get(_text(fields, "limit_source") or ""),
+        _OWNERS.get(text_of(fields, "limit_owner") or ""),
+        _LIMIT_SOURCES.get(text_of(fields, "limit_source") or ""),
     ]
     return ", ".join(part for part in parts if part)
 
@@ -144,50 +145,62 @@ def _share(usage: int | None, limit: int | None) -> str | None:
 
 def _tree(fields: Fields, width: int) -> Iterator[str]:
     """The levels from the root down, each with usage and limit; names are cut, figures never."""
-    levels = [level for level in reversed(_list(fields, "memcg_levels")) if isinstance(level, dict)]
-    figures = [_level_figures(level, fields) for level in levels]
-    names = list(_level_names(levels))
-    room = max(16, width - max((display_width(each) for each in figures), default=0) - 2)
-    column = min(room, max((display_width(name) for name in names), default=0))
-    for name, figure in zip(names, figures, strict=True):
-        shown = escape(name, column)
-        yield f"{shown}{' ' * (column - display_width(shown))}  {figure}"
+    levels = _telling([level for level in list_of(fields, "memcg_levels") if isinstance(level, dict)], fields)
+    levels.reverse()
+    yield from columns(_level_names(levels), [_level_figures(level, fields) for level in levels], width)
+
+
+def _telling(levels: list[dict[str, Value]], fields: Fields) -> list[dict[str, Value]]:
+    """Of a deep path the victim's cgroup and those that have a limit, before others."""
+
+    def rank(index: int) -> tuple[bool, bool, bool, int]:
+        level = levels[index]
+        return not _is_hit(level, fields), index > 0, number_of(level, "limit_bytes") is None, index
+
+    kept = sorted(range(len(levels)), key=rank)[:_LEVELS_SHOWN]
+    return [levels[index] for index in sorted(kept)]
 
 
 def _level_names(levels: Sequence[Fields]) -> Iterator[str]:
     above = ""
     for depth, level in enumerate(levels):
-        path = _text(level, "cgroup")
+        path = text_of(level, "cgroup")
         own = path[len(above) :] if path and above and path.startswith(above) else path
-        name = escape(_short((own or "?").lstrip("/") or "/"))
+        name = escape(short_ids((own or "?").lstrip("/") or "/"))
         # below a deep path the drawing must leave room for the name
         yield name if depth == 0 else f"{'  ' * (min(depth, 6) - 1)}└ {name}"
         above = path.rstrip("/") + "/" if path else ""
 
 
 def _level_figures(level: Fields, fields: Fields) -> str:
-    usage, limit = _number(level, "usage_bytes"), _number(level, "limit_bytes")
+    usage, limit = number_of(level, "usage_bytes"), number_of(level, "limit_bytes")
     used = format_bytes(usage)
-    hit = _text(level, "cgroup") is not None and level.get("cgroup") == fields.get("oom_memcg")
     if usage is None and limit is None:
         return f"{used:>9}"
-    text = f"{used:>9} of {format_bytes(limit)}" if limit is not None else f"{used:>9}, no limit"
-    return text + (_MARK if hit else "")
+    room = f" of {format_bytes(limit)}" if limit is not None else ", no limit"
+    return f"{used:>9}{room}" + (_MARK if _is_hit(level, fields) else "")
+
+
+def _is_hit(level: Fields, fields: Fields) -> bool:
+    return text_of(level, "cgroup") is not None and level.get("cgroup") == fields.get("oom_memcg")
 
 
 def _held(fields: Fields) -> Iterator[str]:
     """What the victim had: each kind with its share of RSS and swap together."""
-    held = {kind: _number(fields, key) for kind, key in _HELD.items()}
-    total = sum(size for size in held.values() if size is not None)
+    held = {kind: size for kind, key in _HELD.items() if (size := number_of(fields, key)) is not None and size > 0}
+    total = sum(held.values())
     for kind, size in held.items():
-        if size is None:
-            yield f"{kind:<6}{UNKNOWN:>11}"
-        else:
-            share = size / total if total else 0.0
-            yield f"{kind:<6}{format_bytes(size):>11}{share:>6.0%}  {_bar(share)}".rstrip()
-    tables, mapped = _number(fields, "page_table_bytes"), _number(fields, "total_vm_bytes")
-    if tables is not None or mapped is not None:
-        yield f"page tables {format_bytes(tables)}, mapped {format_bytes(mapped)}"
+        share = size / total
+        yield f"{kind:<6}{format_bytes(size):>11}{share:>6.0%}  {_bar(share)}".rstrip()
+
+
+def _unheld(fields: Fields) -> str:
+    """The kinds of which it had nothing or that are not known, and what is no RSS."""
+    sizes = {kind: number_of(fields, key) for kind, key in _HELD.items()}
+    rest = {kind: size for kind, size in sizes.items() if size is None or size <= 0}
+    more = {"page tables": number_of(fields, "page_table_bytes"), "mapped": number_of(fields, "total_vm_bytes")}
+    known = {name: size for name, size in more.items() if size is not None}
+    return ", ".join(f"{name} {format_bytes(size)}" for name, size in (rest | known).items())
 
 
 def _bar(share: float) -> str:
@@ -197,8 +210,8 @@ def _bar(share: float) -> str:
 
 def _trigger(line: EventLine) -> str | None:
     fields = line.fields
-    pid, tid = _number(fields, "trigger_pid"), _number(fields, "trigger_tid")
-    comm, order = _text(fields, "trigger_comm"), _number(fields, "order")
+    pid, tid = number_of(fields, "trigger_pid"), number_of(fields, "trigger_tid")
+    comm, order = text_of(fields, "trigger_comm"), number_of(fields, "order")
     if pid is None and tid is None and comm is None:
         return None
     itself = pid == line.pid
@@ -214,92 +227,73 @@ def _trigger(line: EventLine) -> str | None:
         if order is not None and 0 <= order < 32
         else None
     )
-    parts = [who, pages, _text(fields, "gfp_mask"), _cgroup_of_trigger(fields)]
+    parts = [who, pages, text_of(fields, "gfp_mask"), _cgroup_of_trigger(fields)]
     return ", ".join(part for part in parts if part)
 
 
 def _cgroup_of_trigger(fields: Fields) -> str | None:
-    cgroup = _text(fields, "trigger_cgroup")
-    return f"in {_short(cgroup)}" if cgroup else None
-
-
-def _stat(fields: Fields) -> str | None:
-    stat = fields.get("memory_stat")
-    if not isinstance(stat, dict):
-        return None
-    figures = [
-        f"{key} {format_bytes(value)}"
-        for key in _STAT_KEYS
-        if (value := _stat_value(stat, key)) is not None and (value or key in _STAT_ALWAYS)
-    ]
-    source = _SOURCES.get(_text(fields, "stat_source") or "", "").format(
-        age=format_duration(_number(fields, "stat_age_ns"))
-    )
-    cgroup = _text(fields, "stat_cgroup")
-    where = f" ({source}{f', of {_short(cgroup)}' if cgroup else ''})" if source else ""
-    return f"{', '.join(figures)}{where}" if figures else None
-
-
-def _stat_value(stat: Fields, key: str) -> int | None:
-    """v1 counts the cgroups below in total_x only."""
-    total = _number(stat, f"total_{key}")
-    return _number(stat, key) if total is None else total
+    cgroup = text_of(fields, "trigger_cgroup")
+    return f"in {short_ids(cgroup)}" if cgroup else None
 
 
 def _history(fields: Fields, width: int) -> Iterator[str]:
     samples = [
         (age, usage)
-        for sample in _list(fields, "history")
+        for sample in list_of(fields, "history")
         if isinstance(sample, dict)
-        and (age := _number(sample, "age_ns")) is not None
-        and (usage := _number(sample, "usage_bytes")) is not None
+        and (age := number_of(sample, "age_ns")) is not None
+        and (usage := number_of(sample, "usage_bytes")) is not None
     ]
     if len(samples) < 2:
         return
     usages = [usage for _, usage in samples]
     (first_ns, first), (last_ns, last) = samples[0], samples[-1]
     yield sparkline(usages, min(width, 60))
-    yield (
-        f"{format_bytes(first)} to {format_bytes(last)} in {format_duration(first_ns - last_ns)}, "
-        f"the last {format_duration(last_ns)} before the kill"
-    )
-    if min(usages) < min(first, last) or max(usages) > max(first, last):
-        yield f"between {format_bytes(min(usages))} and {format_bytes(max(usages))}"
+    end = f"{format_duration(last_ns)} before the kill" if last_ns > 0 else "the kill"
+    way = f"{format_bytes(first)} -> {format_bytes(last)} in {format_duration(first_ns - last_ns)} up to {end}"
+    yield from wrap(f"{way}, highest {format_bytes(max(usages))}", width)
 
 
 def sparkline(values: Sequence[int], width: int) -> str:
     """One character per column, from 0 to the largest value; a column shows the largest of its values."""
-    columns = min(width, len(values))
-    bounds = [index * len(values) // columns for index in range(columns + 1)]
+    count = min(width, len(values))
+    bounds = [index * len(values) // count for index in range(count + 1)]
     peaks = [max(values[start:end]) for start, end in pairwise(bounds)]
     top = max(max(peaks), 1)
     return "".join(_SPARKS[max(0, min(7, peak * 8 // top - (peak == top)))] for peak in peaks)
 
 
 def _fact(line: EventLine) -> str:
-    """One sentence that says what happened, from the figures alone."""
+    """What happened, in a few sentences, from the figures alone."""
     fields = line.fields
-    constraint = _text(fields, "constraint")
-    held = {kind: _number(fields, key) for kind, key in _HELD.items()}
+    constraint = text_of(fields, "constraint")
+    held = {kind: number_of(fields, key) for kind, key in _HELD.items()}
     resident = [size for kind, size in held.items() if size is not None and kind != "swap"]
     if constraint in _CONSTRAINTS:
         start = _CONSTRAINTS[constraint]
-    elif (limit := _number(fields, "limit_bytes")) is not None:
-        kind = "" if fields.get("limit_kind") in (None, "memory") else f"{_text(fields, 'limit_kind')} "
-        owner = _short(_text(fields, "oom_memcg"))
+    elif (limit := number_of(fields, "limit_bytes")) is not None:
+        kind = "" if fields.get("limit_kind") in (None, "memory") else f"{text_of(fields, 'limit_kind')} "
+        owner = short_ids(text_of(fields, "oom_memcg"))
         start = f"The {kind}limit of {format_bytes(limit)} of {owner} was reached."
     elif constraint == "memcg":
         start = "A cgroup's limit was reached."
     else:
         start = "Which limit was hit is not known."
+    start += dominant_kind(fields)
     if not resident:
-        return f"{start} What {_name(line.comm)} held is not known."
+        return f"{start} What {_name(line.comm)} held is not known.{neighbour(line)}"
     total = sum(resident)
     most, size = max(
         ((kind, held[kind] or 0) for kind in ("anon", "file", "shmem")), key=lambda item: item[1]
     )
     share = f", {size / total:.0%} of it {most}" if total else ""
-    return f"{start} {_name(line.comm)} held {format_bytes(total)} of RSS{share}{_swapped(held['swap'])}."
+    part = small_part(fields, total)
+    # file pages of its RSS may be charged elsewhere
+    only = f"at most {part:.0%} of the usage: " if part is not None else ""
+    return (
+        f"{start} {_name(line.comm)} held {only}{format_bytes(total)} of RSS{share}{_swapped(held['swap'])}."
+        f"{neighbour(line)}"
+    )
 
 
 def _swapped(size: int | None) -> str:
@@ -310,31 +304,3 @@ def _name(comm: str | None) -> str:
     return escape(comm) if comm else "the victim"
 
 
-def _short(path: str | None) -> str:
-    """A path for a sentence. The line `cgroup` has it whole."""
-    return short_path(path) if path else "a cgroup"
-
-
-def _labelled(label: str, text: str | None, width: int) -> Iterator[str]:
-    if text:
-        yield from _block(label, wrap(text, width - _LABEL_COLUMNS - 2))
-
-
-def _block(label: str, rows: Iterable[str]) -> Iterator[str]:
-    for index, row in enumerate(rows):
-        yield f"  {label if index == 0 else '':<{_LABEL_COLUMNS}}{row}"
-
-
-def _number(fields: Fields, key: str) -> int | None:
-    value = fields.get(key)
-    return value if isinstance(value, int) and not isinstance(value, bool) else None
-
-
-def _text(fields: Fields, key: str) -> str | None:
-    value = fields.get(key)
-    return value if isinstance(value, str) and value else None
-
-
-def _list(fields: Fields, key: str) -> list[Value]:
-    value = fields.get(key)
-    return value if isinstance(value, list) else []

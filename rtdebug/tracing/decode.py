@@ -38,7 +38,7 @@ class Decoder:
         self.host = host
         self.clock_offset_ns = clock_offset_ns
         self._stacks: dict[tuple[int, int], list[Value]] = {}
-        self._shm_devices: set[int] = set()
+        self._tmpfs_mounts: dict[int, str] = {}
 
     def learn(self, entry: Entry) -> EventLine | None:
         """Take in what user space found (see entries.py). Returns the line if the entry is one."""
@@ -50,8 +50,8 @@ class Decoder:
             self._stacks[value["pid"], value["stack_id"]] = list(value["frames"])
         elif value := entry.get("clock"):
             self.clock_offset_ns = value["offset_ns"]
-        elif value := entry.get("shm_device"):
-            self._shm_devices.add(value["device_id"])
+        elif value := entry.get("tmpfs"):
+            self._tmpfs_mounts[value["device_id"]] = value["mount_point"]
         elif value := entry.get("line"):
             return line_from(value)
         return None
@@ -131,10 +131,10 @@ class Decoder:
         device_id = int(record["device_id"])
         if struct == "tmpfs_event":
             fields_of = fields.sigbus if event == "sigbus" else fields.shm_full
-            at_dev_shm = bool(record["at_shm"]) or device_id in self._shm_devices
-            return fields_of(record, self.host, at_dev_shm)
+            mount_point = "/dev/shm" if record["at_shm"] else self._tmpfs_mounts.get(device_id)
+            return fields_of(record, self.host, mount_point)
         if device_id and not record["memfd"] and event != "memfd_create":
-            self._shm_devices.add(device_id)
+            self._tmpfs_mounts[device_id] = "/dev/shm"
         return fields.shm_file(event, record, self.host)
 
     def _with_stack(self, values: Fields, pid: int, stack_id: int) -> Fields:

@@ -40,9 +40,9 @@ def clock_entry(offset_ns: int) -> Entry:
     return {"clock": {"offset_ns": offset_ns}}
 
 
-def shm_device_entry(device_id: int) -> Entry:
-    """The s_dev of a tmpfs that a process sees at /dev/shm."""
-    return {"shm_device": {"device_id": device_id}}
+def tmpfs_entry(device_id: int, mount_point: str) -> Entry:
+    """Where a process sees the tmpfs with this s_dev."""
+    return {"tmpfs": {"device_id": device_id, "mount_point": mount_point}}
 
 
 def line_entry(line: EventLine) -> Entry:

@@ -195,11 +195,11 @@ def tmpfs(record: np.void, host: Host) -> Fields:
     }
 
 
-def shm_full(record: np.void, host: Host, at_dev_shm: bool) -> Fields:
+def shm_full(record: np.void, host: Host, mount_point: str | None) -> Fields:
     """Fields of `shm_full`: struct tmpfs_event."""
     by_fault, number = bool(record["by_fault"]), int(record["syscall_id"])
     return {
-        "path": tmpfs_path(record, at_dev_shm),
+        "path": tmpfs_path(record, mount_point),
         "length_bytes": int(record["length_bytes"]) or None,
         "syscall": None if by_fault else constants.syscall_name(number, host.machine),
         "syscall_id": None if by_fault else number,
@@ -208,12 +208,12 @@ def shm_full(record: np.void, host: Host, at_dev_shm: bool) -> Fields:
     }
 
 
-def sigbus(record: np.void, host: Host, at_dev_shm: bool) -> Fields:
+def sigbus(record: np.void, host: Host, mount_point: str | None) -> Fields:
     """Fields of `sigbus`: struct tmpfs_event. The tmpfs is null when the file lies in none."""
     mapped = bool(record["mapping_end"])
     of_file = mapped and bool(record["inode_id"])
     return {
-        "path": tmpfs_path(record, at_dev_shm),
+        "path": tmpfs_path(record, mount_point),
         "address": int(record["address"]),
         "signal_code": constants.sigbus_code_name(int(record["signal_code"])),
         "reason": sigbus_reason(record, host.page_size_bytes),
@@ -299,14 +299,15 @@ def shm_path(record: np.void, memfd: bool) -> str | None:
     return posixpath.normpath(path) if record["user_path"] else path
 
 
-def tmpfs_path(record: np.void, at_dev_shm: bool) -> str | None:
+def tmpfs_path(record: np.void, mount_point: str | None) -> str | None:
     """Return the path of a struct tmpfs_event: whole where known, else below the file system's root."""
     name, parent = text_of(bytes(record["name"])), text_of(bytes(record["parent"]))
     if not name or name.startswith("/"):
         return name or None
     if name.startswith(("memfd:", "SYSV")) and not parent:
         return f"/{name}"  # as /proc/PID/maps shows them
-    path = "/".join(filter(None, ("/dev/shm" if at_dev_shm else "", "..." if record["deeper"] else "", parent, name)))
+    below = "/".join(filter(None, ("..." if record["deeper"] else "", parent, name)))
+    path = below if mount_point is None else f"{mount_point.rstrip('/')}/{below}"
     return path if record["inode_id"] else posixpath.normpath(path)
 
 

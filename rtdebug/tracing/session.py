@@ -23,13 +23,13 @@ from numpy.typing import NDArray
 from rtdebug.containers.model import Container
 from rtdebug.containers.owners import OwnerOf, owner_by_path
 from rtdebug.host import bpf
-from rtdebug.host.inside import open_inside
+from rtdebug.host.mounts import read_mountinfo
 from rtdebug.host.process import read_comm
 from rtdebug.tracing.aggregates import AggregateReader
 from rtdebug.tracing.clock import STEP_NS, clock_offset_ns
 from rtdebug.tracing.compiler import compiled_program
 from rtdebug.tracing.decode import Decoder
-from rtdebug.tracing.entries import Entry, clock_entry, place_entry, process_entry, shm_device_entry, stack_entry
+from rtdebug.tracing.entries import Entry, clock_entry, place_entry, process_entry, stack_entry, tmpfs_entry
 from rtdebug.tracing.fields import Host
 from rtdebug.tracing.line import EventLine
 from rtdebug.tracing.loader import TRACED_PAGE, Loaded, load, traced_pages
@@ -153,7 +153,7 @@ class Session:
         self._enter_cgroups()
         self._loaded.attach()
         self.enter_processes()
-        self._learn_shm_device()
+        self._learn_tmpfs_mounts()
 
     def close(self) -> None:
         """Detach and free. May be called twice."""
@@ -193,7 +193,7 @@ class Session:
         self.scope = Scope(container, self.scope.hierarchy, self.scope.hierarchy_id)
         self._enter_cgroups()
         self.enter_processes()
-        self._learn_shm_device()
+        self._learn_tmpfs_mounts()
 
     def name_owners(self, owner: OwnerOf) -> None:
         """Take names that were found out later than a container's first event."""
@@ -253,18 +253,15 @@ class Session:
         """Processes in scope now."""
         return pids_in(self.scope)
 
-    def _learn_shm_device(self) -> None:
-        """Which tmpfs lies at /dev/shm: a path that names no directory is then known to be below it."""
+    def _learn_tmpfs_mounts(self) -> None:
+        """Where the container sees which tmpfs: a program knows only the way from the file system's root."""
         pid = self.scope.container.pid if self.scope.container else None
         if pid is None:
             return
-        try:
-            fd = open_inside(pid, "dev/shm", os.O_PATH | os.O_DIRECTORY)
-        except OSError:
-            return
-        device = os.fstat(fd).st_dev
-        os.close(fd)
-        self._learn(shm_device_entry(os.major(device) << 20 | os.minor(device)))
+        for mount in read_mountinfo(pid):
+            if mount.fstype in ("tmpfs", "devtmpfs") and mount.root == "/":  # not a file bound over /proc/kcore
+                major, _, minor = mount.device.partition(":")
+                self._learn(tmpfs_entry(int(major) << 20 | int(minor), mount.mount_point))
 
     def keep_time(self) -> None:
         """Notice that the clock was set, so that what comes from now on has the right time."""

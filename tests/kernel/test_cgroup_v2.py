@@ -35,7 +35,8 @@ def test_all_of_a_group_are_told_with_what_they_held() -> None:
         assert [each.finish().returncode for each in (greedy, *bystanders)] == [-signal.SIGKILL] * 4
         traced = trace.stop()
         counted = events(cgroup)
-    assert counted["oom_kill"] == 4
+    # the first victim is one of the group, and counted again while it still has its memory (oom_kill_process())
+    assert counted["oom_kill"] in (4, 5)
     assert counted.get("oom_group_kill", 1) == 1  # since v5.17
     reports = {report["pid"]: report for report in traced.of("oom_kill")}
     assert sorted(reports) == sorted(each.pid for each in (greedy, *bystanders))

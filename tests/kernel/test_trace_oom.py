@@ -265,27 +265,72 @@ while True:
     check(report, log.kill_of(script.pid), cgroup, cgroup)
     assert report["shmem_rss_bytes"] < MIB
     assert stat_of(report, "shmem") >= 15 * MIB * 0.98  # counted per CPU, added up in batches
+    kinds = kinds_of(report)
+    assert 15 * MIB * 0.98 <= kinds["shmem_bytes"] < 16 * MIB
+    assert 5 * MIB < kinds["anon_bytes"] < 9 * MIB
+
+
+def kinds_of(report: Event) -> dict[str, int]:
+    """Return what the usage is made of: it must add up to it, and the kernel's own files name all but little."""
+    kinds = {name: size for name, size in report["usage_by_kind"].items() if size is not None}
+    assert abs(sum(kinds.values()) - report["usage_bytes"]) <= report["usage_bytes"] / 50
+    assert kinds["other_bytes"] <= report["usage_bytes"] / 20
+    return kinds
+
+
+def test_a_neighbour_holds_the_memory(log: KernelLog) -> None:
+    """What a sibling cgroup has is named, by its usage and by its process."""
+    fill = "kept = bytearray(b'x') * (15 << 20)\nsay(filled=True)\nwait()\n"
+    with (
+        memory_cgroup(LIMIT) as parent,
+        memory_cgroup(128 * MIB, parent=parent) as nested,
+        memory_cgroup(128 * MIB, parent=parent) as other,
+        Script(fill, cgroup=other) as large,
+        Workload("oom", 64 * MIB, cgroup=nested) as small,
+        Trace(target(nested), "--event", "oom_kill") as trace,
+    ):
+        large.go()
+        large.hear()
+        Path(f"/proc/{small.pid}/oom_score_adj").write_text("997")  # else the large one is killed
+        small.go()
+        assert small.finish().returncode == -signal.SIGKILL
+        report = trace.wait_for("oom_kill")
+        usage = int((other / ("memory.current" if V2 else "memory.usage_in_bytes")).read_text())
+        check(report, log.kill_of(small.pid), nested, parent)
+    siblings = {each["cgroup"]: each for each in report["siblings"]}
+    mount = memory_mount()[0]
+    assert set(siblings) == {f"/{each.relative_to(mount)}" for each in (nested, other)}
+    assert abs(siblings[f"/{other.relative_to(mount)}"]["usage_bytes"] - usage) < MIB
+    levels = {level["cgroup"]: level["usage_bytes"] for level in report["memcg_levels"]}
+    assert siblings[report["cgroup"]]["usage_bytes"] == levels[report["cgroup"]]
+    assert siblings[report["cgroup"]]["usage_bytes"] < LIMIT / 2
+    assert report["history"][-1] == {"age_ns": 0, "usage_bytes": levels[report["cgroup"]]}
+    assert 15 * MIB < kinds_of(report)["anon_bytes"] <= LIMIT
+    if report["limit_source"] == "kernel_log":
+        tasks = {task["pid"]: task for task in report["tasks"]}
+        assert [task["pid"] for task in report["tasks"]] == [large.pid, small.pid]
+        assert tasks[large.pid]["rss_bytes"] > 15 * MIB
+        assert (tasks[large.pid]["oom_score_adj"], tasks[small.pid]["oom_score_adj"]) == (0, 997)
 
 
 def test_page_cache_that_cannot_be_given_back(cgroup: Path, log: KernelLog, tmp_path: Path) -> None:
-    (tmp_path / "file").write_bytes(os.urandom(MIB) * 13)
     text = f"""
-with open({str(tmp_path / "file")!r}, "rb") as file:
-    area = mmap.mmap(file.fileno(), 0, mmap.MAP_PRIVATE)
+with open({str(tmp_path / "file")!r}, "wb") as file:
+    file.write(bytes(13 << 20))  # who writes it pays
+    os.fsync(file.fileno())
+with open({str(tmp_path / "file")!r}, "r+b") as file:
+    area = mmap.mmap(file.fileno(), 0, mmap.MAP_SHARED)  # mlock would copy private pages
 assert _libc.mlock(ctypes.c_void_p(ctypes.addressof(ctypes.c_char.from_buffer(area))), len(area)) == 0
 kept = []
 while True:
     kept.append(b"x" * (1 << 20))
 """
-    os.posix_fadvise(fd := os.open(tmp_path / "file", os.O_RDWR), 0, 0, os.POSIX_FADV_DONTNEED)
-    os.fsync(fd)
-    os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)  # so that the cgroup reads it, and pays
-    os.close(fd)
     with Script(text, cgroup=cgroup) as script, Trace(target(cgroup)) as trace:
         script.go()
         assert script.finish() == -signal.SIGKILL
     report = trace.result.one("oom_kill")
     check(report, log.kill_of(script.pid), cgroup, cgroup)
+    assert kinds_of(report)["file_bytes"] > 12 * MIB
     assert report["file_rss_bytes"] + report["anon_rss_bytes"] > 13 * MIB
     assert report["shmem_rss_bytes"] < MIB
 

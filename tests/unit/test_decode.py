@@ -14,8 +14,8 @@ from rtdebug.tracing.entries import (
     line_entry,
     place_entry,
     process_entry,
-    shm_device_entry,
     stack_entry,
+    tmpfs_entry,
 )
 from rtdebug.tracing.fields import Host, is_error, signed
 from rtdebug.tracing.line import EventLine
@@ -251,7 +251,7 @@ def test_failed_sysv_calls(decoder: Decoder) -> None:
 
 
 def test_shm_full(decoder: Decoder) -> None:
-    decoder.learn(shm_device_entry(25))
+    decoder.learn(tmpfs_entry(25, "/dev/shm"))
     record = event(
         "shm_full", name=b"seg", device_id=25, syscall_id=285, length_bytes=8 * MIB, size_pages=16384,
         used_pages=16384, size_inodes=100, free_inodes=0, tmpfs=1,

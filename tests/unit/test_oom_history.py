@@ -13,6 +13,7 @@ S = 1_000_000_000
 class Reading:
     usage_bytes: int | None
     stat: dict = field(default_factory=dict)
+    kmem_usage_bytes: int | None = None
 
 
 def test_keeps_the_newest_and_their_order():

@@ -8,7 +8,8 @@ from rtdebug.containers.model import Container
 from rtdebug.oom.history import MemorySample, StatReading
 from rtdebug.oom.kernel_log import read_oom_log
 from rtdebug.oom.kill import MemcgLevel, OomKill
-from rtdebug.oom.report import Surroundings, build_report, level_at_limit
+from rtdebug.oom.limit import level_at_limit
+from rtdebug.oom.report import Surroundings, build_report
 
 MIB = 1 << 20
 PATH = "/pods/pod7/web"
