@@ -343,8 +343,8 @@ def test_a_reader_that_goes_away_does_not_end_the_recording_unfinished(cgroup, t
     read_fd, write_fd = os.pipe()
     with Trace(f"cgroup:{cgroup}", "-o", "json", "--interval", "50ms", "--record", file, stdout=write_fd) as trace:
         os.close(write_fd)
-        os.close(read_fd)
         run("madvise", 23, "MADV_HUGEPAGE", cgroup=cgroup)
+        os.close(read_fd)  # that ends it
         ended = trace.wait()
     assert ended.returncode == 0
     assert "rror" not in ended.stderr

@@ -22,8 +22,9 @@ from tests.conftest import ROOT
 from tests.unit.records import SCHEMA, call, counted, event
 
 DOCUMENTS = sorted([ROOT / "README.md", *(ROOT / "docs").glob("*.md")])
-PROMISED = {ROOT / "docs" / "benchmarks.md", ROOT / "docs" / "kernels.md"}
+PROMISED = {ROOT / "docs" / "kernels.md"}
 """Written by those who measure; to be empty once it is there."""
+NUMBER = r"\d+(?:[.,]\d+)*"
 COMMAND_NAMES = [name for name, _ in COMMANDS]
 
 
@@ -88,6 +89,14 @@ def test_the_readme_knows_every_command_and_option(name: str) -> None:
 def test_the_readme_knows_every_event() -> None:
     text = (ROOT / "README.md").read_text(encoding="utf-8")
     assert [name for name in EVENTS if f"`{name}`" not in text] == []
+
+
+def test_the_readmes_figures_are_those_of_the_benchmarks() -> None:
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    costs = readme.partition("\n## What it costs\n")[2].partition("\n## ")[0]
+    measured = set(re.findall(NUMBER, (ROOT / "docs" / "benchmarks.md").read_text(encoding="utf-8")))
+    assert costs
+    assert set(re.findall(NUMBER, costs)) - measured == set()
 
 
 @pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: path.name)
