@@ -258,6 +258,7 @@ class LiveTrace:
                 self._show(lines)
             except OSError as error:
                 broken = error
+        self._tell_news()
         lost = self._session.lost()
         # who has exited has nothing mapped; a pid that lives again has its new owner's
         mapped = dict.fromkeys(self._session.exited_pids, 0) | still_mapped_bytes(self._session.first_vm_bytes)

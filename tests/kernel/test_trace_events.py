@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import json
+import mmap
 import os
 import re
 import signal
@@ -619,7 +620,9 @@ def test_shm_full_workload(cgroup: Path, mode: str) -> None:
     assert said["errno"] == "ENOSPC"
     line = traced.one("shm_full", syscall=mode)
     assert line["path"] == f"/dev/shm/rtdebug-full-{pid}"
-    assert line["used_bytes"] == line["size_bytes"] == int(said["length_bytes"]) == 3 * MIB
+    assert line["size_bytes"] == int(said["length_bytes"]) == 3 * MIB
+    # the kernel counts what a tmpfs uses per CPU, in batches of 32 pages (lib/percpu_counter.c)
+    assert 0 <= line["size_bytes"] - line["used_bytes"] <= 32 * mmap.PAGESIZE * (os.cpu_count() or 1)
 
 
 def run_traced_in_small_shm(cgroup: Path, name: str, *arguments: object) -> tuple[Traced, dict[str, str], int]:

@@ -69,7 +69,9 @@ def test_a_crowd_that_is_there_and_forks(cgroup, options) -> None:
     if not ended.summary["lost_events"]:
         lines = ended.events("madvise")
         assert len({line["pid"] for line in lines}) == 2003
-        assert {line["comm"] for line in lines} == {"crowd"}
+        # 4,006 records of who is who within a blink are more than their ring holds: then that is said
+        names = {"crowd", None} if "process records lost" in ended.stderr else {"crowd"}
+        assert {line["comm"] for line in lines} <= names
 
 
 def test_processes_that_vanish_while_it_attaches(cgroup) -> None:
@@ -208,7 +210,7 @@ def test_resident_memory_and_descriptors_in_a_storm(cgroup, mode, tmp_path) -> N
 
 
 def test_memory_does_not_grow_with_processes_that_have_gone(cgroup) -> None:
-    """200,000 of them: what is kept of the first 50,000 is all that is ever kept."""
+    """200,000 of them: the first 100,000 fill the rings and all that is ever kept."""
     with Trace(f"cgroup:{cgroup}", "-o", "json", stdout=subprocess.DEVNULL) as trace:
         sizes = []
         for _ in range(4):
@@ -217,7 +219,7 @@ def test_memory_does_not_grow_with_processes_that_have_gone(cgroup) -> None:
         assert descriptors(trace.pid) < 64
         assert trace.stop().returncode == 0
     assert max(sizes) <= LARGEST_KIB
-    assert sizes[-1] - sizes[0] < 2048, sizes
+    assert sizes[-1] - sizes[1] < 1024, sizes
 
 
 def test_every_process_of_a_storm_is_counted_or_told_to_be_lost(cgroup) -> None:
