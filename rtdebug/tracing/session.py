@@ -140,7 +140,7 @@ class Session:
                 "events": EVENTS_RING_BYTES,
                 "stacks": STACKS if self.options.stack else 1,
                 "stack_tops": STACKS if self.options.stack else 1,
-                "aggregates": max(512, min(16384, AGGREGATE_BYTES // entry_bytes)),
+                "aggregates": max(512, min(8192, AGGREGATE_BYTES // entry_bytes)),
             },
         )
         maps = self._loaded.maps
