@@ -38,7 +38,9 @@ _MS = 1_000_000
 _S = 1_000_000_000
 _IDLE_NS = 250 * _MS
 _CALLS_NS = 10 * _MS
-"""Calls are drained so often: they do not wake us (their ring of 8 MiB fills in about 100 ms at full speed)."""
+_NO_CALLS_NS = 25 * _MS
+"""Calls are drained so often while they come, and looked for so often while none do: they do not wake us, and their
+ring of 8 MiB fills in 75 ms at full speed."""
 _FULL_SHARE = 0.1
 """A ring of calls that is fuller than this after draining is drained again at once."""
 _LINES_AT_ONCE = 256
@@ -92,6 +94,7 @@ class LiveTrace:
         self._summary = SummaryBuilder(frozenset(asked.events), everyone=asked.pid is None and asked.comm is None)
         self._attached_ns: int | None = None
         self._stop = False
+        self._had_calls = False
         self._lost_told = 0
         self._lost_events_told = 0
         self._compat_told: set[int] = set()
@@ -162,11 +165,14 @@ class LiveTrace:
     def _timeout_ms(self, now_ns: int, end_ns: int | None, next_ns: int) -> float:
         if self._session.calls_waiting_share() > _FULL_SHARE:
             return 0
-        idle_ns = _CALLS_NS if self._session.options.every_call else _IDLE_NS
+        idle_ns = _IDLE_NS
+        if self._session.options.every_call:
+            idle_ns = _CALLS_NS if self._had_calls else _NO_CALLS_NS
         times_ns = [now_ns + idle_ns, next_ns, end_ns, self._oom.due_ns, self._life.due_ns(now_ns)]
         return max(0, min(when for when in times_ns if when is not None) - now_ns) / _MS
 
     def _drain(self, now_ns: int) -> list[EventLine]:
+        self._had_calls = self._session.calls_waiting_share() > 0
         # the kernel's own oom_kill record gives way to the joined report
         lines = [line for line in self._session.drain() if line.event != "oom_kill"]
         reports: list[OomReport] = []

@@ -190,7 +190,7 @@ def test_an_idle_trace_costs_less_than_a_hundredth_of_a_cpu(cgroup, tmp_path) ->
             traces["table"].process.wait(10)
         cost = {mode: cpu_s(trace.pid) - before[mode] for mode, trace in traces.items()}
         assert all(seconds < 0.1 for mode, seconds in cost.items() if "every" not in mode), cost
-        # rings of calls do not wake it: it looks a hundred times a second
+        # rings of calls do not wake it: it looks forty times a second
         assert all(seconds < 0.3 for seconds in cost.values()), cost
         for trace in traces.values():
             assert trace.stop().returncode == 0
