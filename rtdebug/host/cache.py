@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import tempfile
 from pathlib import Path
 
 
@@ -36,6 +35,8 @@ def write_cached(name: str, content: bytes, folder: Path | None = None) -> bool:
 
     Returns whether it was written.
     """
+    import tempfile  # who only reads the cache does without
+
     folder = folder or cache_folder()
     temporary: str | None = None
     try:

@@ -11,9 +11,7 @@ import ctypes
 import importlib.util
 import os
 import shutil
-import subprocess
 import sys
-import tempfile
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -57,6 +55,9 @@ def _key(bcc_folder: Path) -> str:
 
 
 def _compile_in_child() -> bytes:
+    import subprocess  # needed once for each kernel: 1 MB that every other trace does without
+    import tempfile
+
     # both remove the folder: whoever outlives the other, interrupted or killed
     with tempfile.TemporaryDirectory(prefix="rtdebug-shim-", ignore_cleanup_errors=True) as shim:
         done = subprocess.run(

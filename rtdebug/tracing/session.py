@@ -53,7 +53,8 @@ if TYPE_CHECKING:
     from rtdebug.tracing.symbols import Symbolizer
 
 CALLS_RING_BYTES = 8 << 20
-EVENTS_RING_BYTES = 1 << 20
+EVENTS_RING_BYTES = 1 << 19
+BOOKKEEPING_RING_BYTES = 1 << 20
 AGGREGATE_BYTES = 8 << 20
 """Kernel memory for the aggregation, over all CPUs: bounds its number of keys."""
 STACKS = 16384
@@ -136,7 +137,7 @@ class Session:
             {
                 "traced": traced_pages(),
                 "calls": self._calls_ring_bytes,
-                "bookkeeping": EVENTS_RING_BYTES,
+                "bookkeeping": BOOKKEEPING_RING_BYTES,
                 "events": EVENTS_RING_BYTES,
                 "stacks": STACKS if self.options.stack else 1,
                 "stack_tops": STACKS if self.options.stack else 1,
@@ -145,7 +146,7 @@ class Session:
         )
         maps = self._loaded.maps
         self._traced = mmap.mmap(maps["traced"], traced_pages() * TRACED_PAGE)
-        self._bookkeeping_ring = Ring(maps["bookkeeping"], EVENTS_RING_BYTES, self.schema.event_slot)
+        self._bookkeeping_ring = Ring(maps["bookkeeping"], BOOKKEEPING_RING_BYTES, self.schema.event_slot)
         self._events_ring = Ring(maps["events"], EVENTS_RING_BYTES, self.schema.event_slot)
         self._calls_ring = Ring(maps["calls"], self._calls_ring_bytes, self.schema.call_slot)
         self._aggregates = AggregateReader(maps["aggregates"], self.schema)
