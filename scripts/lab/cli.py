@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import signal
 import sys
 import time
 from collections.abc import Sequence
@@ -87,9 +88,18 @@ def test_kernel(kernel: Kernel, options: argparse.Namespace, folder: Path) -> En
     return ended
 
 
+def _end(number: int, _frame: object) -> None:
+    """End by an exception, so that all is cleaned up; a second signal (as timeout(1) sends) does not stop that."""
+    for each in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(each, signal.SIG_IGN)
+    raise SystemExit(128 + number)
+
+
 def main() -> int:
     """Run; returns the exit status: that of the tests, the first bad one with --all, 3 when the lab cannot run."""
     options = parse_arguments(sys.argv[1:])
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, _end)
     try:
         kernels = read_kernels()
         chosen = kernels if options.all else (find_kernel(options.kernel, kernels),)

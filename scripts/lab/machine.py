@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shlex
-import signal
 import subprocess
 import sys
 import tempfile
@@ -112,23 +111,16 @@ def check_kvm(kvm_device: Path = Path("/dev/kvm")) -> None:
 
 
 def _run_qemu(command: Sequence[str], timeout_s: float) -> None:
-    """Until it ends, or we are told to end: then it is ended first."""
+    """Until it ends, or an exception ends us: then it is ended first."""
     process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=sys.stdout, stderr=subprocess.STDOUT)
-    before = {number: signal.signal(number, _interrupt) for number in (signal.SIGTERM, signal.SIGHUP)}
     try:
         process.wait(timeout_s)
     except subprocess.TimeoutExpired as error:
         raise LabProblem(f"the guest was turned off after {timeout_s:g} s; --timeout gives it more") from error
     finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
         if process.poll() is None:
             process.kill()
             process.wait()
-
-
-def _interrupt(number: int, _frame: object) -> None:
-    raise SystemExit(128 + number)
 
 
 def last_words(shared: Path) -> str:

@@ -82,6 +82,8 @@ def test_an_interrupted_boot_leaves_no_machine(number: signal.Signals, tmp_path:
     with subprocess.Popen([VM_TEST, KERNEL, "--run", "sleep 1000"], stdout=subprocess.DEVNULL) as process:
         wait_for_machine(tmp_path)
         process.send_signal(number)
+        if number == signal.SIGTERM:  # twice, as timeout(1) does
+            process.send_signal(number)
         process.wait(30)
     deadline = time.monotonic() + 10
     while machines(tmp_path) and time.monotonic() < deadline:
