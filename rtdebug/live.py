@@ -83,13 +83,14 @@ class LiveTrace:
         options: LiveOptions,
         sink: Sink,
         notice: Callable[[str], object],
-        writer: RecordingWriter | None = None,
+        open_writer: Callable[[], RecordingWriter] | None = None,
     ) -> None:
         self._session = session
         self._options = options
         self._sink: Sink | None = sink
         self._notice = notice
-        self._writer = writer
+        self._open_writer = open_writer
+        self._writer: RecordingWriter | None = None
         asked = session.options
         self._summary = SummaryBuilder(frozenset(asked.events), everyone=asked.pid is None and asked.comm is None)
         self._attached_ns: int | None = None
@@ -120,8 +121,15 @@ class LiveTrace:
                 summary = self._finish()
             return summary
 
+    @property
+    def recorded(self) -> bool:
+        """Say whether the recording is whole up to the end."""
+        return self._writer is not None and not self._writer.stopped
+
     def _start(self) -> None:
         try:
+            if self._open_writer is not None:  # only now, when a signal is met by us and leaves no file behind
+                self._writer = self._session.recorder = self._open_writer()
             self._session.start()
         except BaseException:
             if self._writer is not None:

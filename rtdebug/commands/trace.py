@@ -133,8 +133,9 @@ def command(
         options = TraceOptions(tuple(dict.fromkeys(events)) or EVENTS, pid, comm, min_bytes, every_call, stack)
         owner = owners(in_child(known_containers)) if whole_host else owner_by_path
         session = Session(scope, options, load_schema(), owner)
-        writer = None
-        if record is not None:
+
+        def open_writer() -> RecordingWriter:
+            assert record is not None
             start = start_here(
                 sys.argv,
                 session.schema,
@@ -143,14 +144,13 @@ def command(
                 options={name: getattr(options, name) for name in TraceOptions.__slots__},
                 clock_offset_ns=session.decoder.clock_offset_ns,
             )
-            writer = RecordingWriter(record, start, notice, force=force)
-            session.recorder = writer
+            return RecordingWriter(record, start, notice, force=force)
+
         renderer = line_renderer(output, whole_host)
         live = LiveOptions(duration_s, interval_s, output_fd(), find_again(find) if follow else None)
         with session:
-            summary = LiveTrace(session, live, renderer, notice, writer).run(
-                lambda: click.echo(escape(ready_line(scope, options, record)), err=True)
-            )
+            trace = LiveTrace(session, live, renderer, notice, open_writer if record is not None else None)
+            summary = trace.run(lambda: click.echo(escape(ready_line(scope, options, record)), err=True))
     renderer.summary(summary)
-    if record is not None and writer is not None and not writer.stopped:
+    if record is not None and trace.recorded:
         click.echo(f"Recorded to {escape(str(record))}; see `rtdebug report {escape(str(record))}`.", err=True)
