@@ -4,7 +4,7 @@
  * same text with cffi. So: only #define NUMBER, enum and struct; explicit padding; the unit is the ending
  * of the name (_ns, _bytes, _pages, _id).
  *
- * Two rings. `calls` has one 64-byte slot per call (8 of them are the kernel's record header), for events
+ * Three rings. `calls` has one 64-byte slot per call (8 of them are the kernel's record header), for events
  * that come by the million. `events` has 512-byte slots, for what is rare and carries text. A slot size
  * that divides the ring means no record is ever split by its end, so Python maps the ring once.
  */
@@ -40,7 +40,7 @@ enum event_type {
 	EVENT_SHM_FULL = 24,      /* struct tmpfs_event */
 	EVENT_SIGBUS = 25,        /* struct tmpfs_event */
 	EVENT_OOM_KILL = 26,      /* struct oom_event */
-	/* bookkeeping, never shown as lines */
+	/* ring `bookkeeping`, in the same slots as `events`; never shown as lines */
 	EVENT_PROCESS_FORK = 40,  /* struct process_event */
 	EVENT_PROCESS_EXEC = 41,
 	EVENT_PROCESS_EXIT = 42,
