@@ -206,7 +206,7 @@ def test_a_failed_start_leaves_no_recording(tmp_path, empty_cache) -> None:
 # --- who is traced ends or vanishes ---
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_ends_it_with_the_summary(cgroup, number) -> None:
     with Trace(f"cgroup:{cgroup}", "-o", "json") as trace:
         run("madvise", 23, "MADV_HUGEPAGE", cgroup=cgroup)
@@ -214,6 +214,15 @@ def test_a_signal_ends_it_with_the_summary(cgroup, number) -> None:
     assert ended.returncode == 0, ended.stderr
     assert ended.total("madvise")["count"] == 23
     assert ended.summary["lost_events"] == 0
+
+
+def test_a_reader_that_goes_away_ends_a_trace_that_says_nothing(cgroup) -> None:
+    reading, writing = os.pipe()
+    with Trace(f"cgroup:{cgroup}", "--event", "oom_kill", stdout=writing) as trace:
+        os.close(writing)
+        os.close(reading)
+        ended = trace.wait(10)
+    assert ended.returncode == 0, ended.stderr
 
 
 def test_a_second_signal_does_not_wait(cgroup) -> None:
