@@ -1,0 +1,1 @@
+"""Why a container ran, or will run, out of memory, and what to change."""

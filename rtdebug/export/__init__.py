@@ -1,0 +1,1 @@
+"""Figures of all containers for Prometheus."""

@@ -1,0 +1,1 @@
+"""Which containers leak, in which kind of memory, since when."""

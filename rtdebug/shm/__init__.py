@@ -1,0 +1,1 @@
+"""Shared memory of a container: tmpfs mounts and what limits them, objects, who holds them, orphans."""

@@ -1,0 +1,1 @@
+"""The whole memory picture of a container at one moment, kept in one file."""
