@@ -465,9 +465,7 @@ class _Functions:
         import numpy as np
 
         if not self.count:
-            return SymbolTable(
-                np.zeros(0, np.uint64), np.zeros(0, np.uint32), np.zeros(0, np.uint32), self._names
-            )
+            return SymbolTable(np.zeros(0, np.uint64), np.zeros(0, np.uint32), np.zeros(0, np.uint32), self._names)
         # One column after the other, each dropped when done, to hold little at once.
         addresses = np.concatenate(self._addresses)
         self._addresses.clear()

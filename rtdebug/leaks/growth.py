@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from rtdebug.leaks.buckets import Buckets
 from rtdebug.leaks.envelope import DAY_S, Envelope, envelope
-from rtdebug.leaks.trend import Trend, fit
+from rtdebug.leaks.trend import Trend, fit, theil_sen
 
 if TYPE_CHECKING:
     from rtdebug.leaks.rules import Rules
@@ -79,7 +79,7 @@ def _judge(floors: Envelope, begin: int, smallest: float, rules: Rules) -> Growt
     if begin and not _is_record(floors, begin, trend.slope * span_s, rules):
         return found(Found.NONE, "the rise is within what was seen before")
     steps = _rounds(time_s, floor, rules)
-    if steps[-1] <= rules.least_round * max(trend.slope * span_s / rules.rounds, 0.0):
+    if steps[-1] <= rules.least_round * max(steps):
         return found(Found.NONE, "the rise has stopped")
     if span_s < rules.shortest_span_s:
         return found(Found.SUSPECT, "the rise is too short to be sure")
@@ -87,7 +87,8 @@ def _judge(floors: Envelope, begin: int, smallest: float, rules: Rules) -> Growt
         return found(Found.SUSPECT, "the rise is hardly beyond the noise")
     if min(steps) <= rules.least_round * sum(steps) / len(steps):
         return found(Found.SUSPECT, "the floor does not rise in every part of the time")
-    if steps[-1] < rules.deceleration * max(steps[:-1]):
+    slower = begin >= 4 and theil_sen(floors.time_s[:begin], floors.floor[:begin]) * rules.deceleration > trend.slope
+    if slower or steps[-1] < rules.deceleration * max(steps[:-1]):
         return found(Found.SUSPECT, "the rise slows down, as of a warm-up that is not over")
     fewest = rules.fewest_days if (floors.cycle_s or 0) > DAY_S * 0.8 else rules.fewest_windows
     if len(floor) < fewest:

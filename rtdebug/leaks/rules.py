@@ -42,16 +42,18 @@ class Rules:
     """The same where the cycle is a day or more: two days say what one day was like, four say it goes on."""
     floor_quantile: float = 0.1
     """The floor of a window: not the least value, so that one wrong sample is none."""
-    level_leak: float = 0.99
-    """The slope's interval at this confidence must be above zero for a leak. Its noise is taken to be AR(1)."""
+    level_leak: float = 0.996
+    """The slope's interval at this confidence must be above zero for a leak: four parts are tried, so about 99 % in all."""
     level_suspect: float = 0.90
     """The same for a suspicion."""
     rounds: int = 4
     """The span is cut into as many rounds, and the floor has to rise in each: repeated suspicion, one miss resets."""
     least_round: float = 0.1
-    """A round that rises by less than this share of the mean rise is a miss."""
+    """A round that rises by less than this share of the mean rise is a miss; a last one that rises by less than this
+    share of the largest has stopped."""
     deceleration: float = 0.4
-    """Rise of the last round / that of the rounds before: below, it is a warm-up that is not over, or saturates."""
+    """Rise of the last round / that of the rounds before (or of the part / that before it): below, it saturates, or is
+    a warm-up that is not over."""
     record: float = 0.5
     """Growth that only the later part shows must pass all that was before by this share of itself: else it may be
     one of the ups and downs already seen."""

@@ -1,7 +1,7 @@
 """A robust slope, with an interval that does not take memory for independent samples.
 
 The slope is that of Theil and Sen: the median of the slopes of all pairs. Points of memory usage are not independent,
-so there are two ways to its error, and the smaller one counts:
+so there are two ways to a slope and its error, and the one that says more counts:
 
 - Noise around a line that remembers: residuals are taken as AR(1), and n of them count for n (1 - r) / (1 + r)
   independent ones (Santer et al. 2000, doi 10.1029/1999JD901105), r corrected for the bias that a fitted line gives it.
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 _MOST_R = 0.98
 _CLIP = 3.0
+_USUAL = 0.99
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,11 +82,13 @@ def fit(x: Floats, y: Floats) -> Trend:
     spread = float(np.std(residual))
     noise = max(noise, spread / 2)
     kept = np.clip(residual, -_CLIP * noise, _CLIP * noise)
-    around, freedom = _error_around_line(x, kept)
-    walking, steps = _error_of_walk(x, y)
-    if freedom < 1 or (walking < around and steps >= 1):
-        around, freedom = walking, steps
-    return Trend(slope, middle + slope * float(x[0]), around, freedom, noise)
+    line = Trend(slope, middle + slope * float(x[0]), *_error_around_line(x, kept), noise)
+    walk = Trend(float((y[-1] - y[0]) / (x[-1] - x[0])), float(y[0]), *_error_of_walk(x, y), noise)
+    return walk if _lowest(walk) > _lowest(line) else line
+
+
+def _lowest(trend: Trend) -> float:
+    return trend.interval(_USUAL)[0]
 
 
 def _error_around_line(x: Floats, residual: Floats) -> tuple[float, float]:

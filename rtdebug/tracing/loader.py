@@ -67,9 +67,7 @@ class Loaded:
         if number is None:
             self._load(probe.function, bpf.PROG_TYPE_RAW_TRACEPOINT)
         else:
-            self._load(
-                probe.function, bpf.PROG_TYPE_TRACING, attach_type=bpf.ATTACH_TRACE_RAW_TP, btf_id=number
-            )
+            self._load(probe.function, bpf.PROG_TYPE_TRACING, attach_type=bpf.ATTACH_TRACE_RAW_TP, btf_id=number)
 
     def detach(self) -> None:
         """Detach; the maps can still be read."""
