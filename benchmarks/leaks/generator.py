@@ -7,14 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import Any
 
 import numpy as np
 
 from rtdebug.leaks.series import Labels, Series
 
-if TYPE_CHECKING:
-    from rtdebug.leaks.series import Floats
+Floats = Any
+"""Arrays: numpy's types make Any of arithmetic with floats anyway."""
 
 MIB = 1 << 20
 HOUR_S = 3600
@@ -57,7 +57,7 @@ class World:
         """White noise, and a slower one of the same size that remembers about 5 samples."""
         from scipy.signal import lfilter
 
-        slow = lfilter([np.sqrt(1 - 0.8**2)], [1, -0.8], self.random.standard_normal(count))
+        slow: Floats = lfilter([np.sqrt(1 - 0.8**2)], [1, -0.8], self.random.standard_normal(count))
         return deviation * (self.random.standard_normal(count) + slow) / np.sqrt(2)
 
 

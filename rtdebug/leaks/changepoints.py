@@ -32,7 +32,7 @@ class Resets:
 
     @property
     def lopsided(self) -> bool:
-        """Sudden falls after slow rises, as of a collector or a restart; not of noise, nor of work that comes and goes."""
+        """Sudden falls after slow rises, as of a collector or a restart; not noise, nor work that comes and goes."""
         return self.rises <= len(self.index) / 3
 
 

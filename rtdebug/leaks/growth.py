@@ -62,6 +62,17 @@ def find_growth(run: Buckets, smallest: float, rules: Rules) -> Growth:
     return best
 
 
+def rises_throughout(run: Buckets, smallest: float, rules: Rules) -> bool:
+    """Whether a run too short for a line is higher in each third than in the one before, and much higher in the end."""
+    import numpy as np
+
+    if len(run) < 6:
+        return False
+    first, middle, last = (float(np.median(part)) for part in np.array_split(run.mean, 3))
+    enough = last - first >= max(smallest, rules.short_run_rise * first)
+    return enough and min(middle - first, last - middle) >= smallest / 4
+
+
 def _judge(floors: Envelope, begin: int, smallest: float, rules: Rules) -> Growth:
     time_s, floor = floors.time_s[begin:], floors.floor[begin:]
     if len(floor) < 4:

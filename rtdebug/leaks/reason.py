@@ -85,6 +85,17 @@ def same_height(falls: int) -> str:
     return f"it falls back {falls} times from the same height: restarts, or a collector that waits for a threshold"
 
 
+def rises_after_each(runs: int) -> str:
+    """Runs that all grow."""
+    return f"falls back, and grows again throughout {runs} runs: restarts of something that leaks, or work in batches"
+
+
+def touched_limit(buckets: int, name: str) -> str:
+    """At the limit for a while."""
+    back = ", and starts anew since" if name == shape.RESTART else ""
+    return f"reached its limit ({buckets} points){back}: no lasting growth is seen, but an OOM kill is near or has been"
+
+
 def slab() -> str:
     """Kernel memory that may be reclaimable."""
     return "part of it the kernel can take back (dentries, inodes)"

@@ -43,7 +43,7 @@ class Rules:
     floor_quantile: float = 0.1
     """The floor of a window: not the least value, so that one wrong sample is none."""
     level_leak: float = 0.996
-    """The slope's interval at this confidence must be above zero for a leak: four parts are tried, so about 99 % in all."""
+    """The slope's interval at this confidence must be above zero for a leak. Four parts are tried: 99 % in all."""
     level_suspect: float = 0.90
     """The same for a suspicion."""
     rounds: int = 4
@@ -67,6 +67,10 @@ class Rules:
     """A window with fewer samples than this share of the usual has no floor."""
     fall_share: float = 0.35
     """A fall by this share of the whole range is a reset: a restart, or a collection of all garbage."""
+    short_run_rise: float = 0.2
+    """Runs between restarts that each rise by this share, and do so throughout, are suspect however short they are."""
+    fewest_short_runs: int = 3
+    """As many of them, and all but one."""
     most_restarts: int = 3
     """More resets in one series, unless restarts are known, are a sawtooth."""
     same_height: float = 0.12
@@ -74,8 +78,12 @@ class Rules:
     collector's, not a deploy's."""
     flat_share: float = 0.02
     """A range below this share of the level is flat."""
+    flat_growth_share: float = 0.25
+    """And so is one below this share of the growth that counts."""
     at_limit: float = 0.985
     """Usage from this share of the limit on is at the limit; a regression line flattens just there."""
+    fell_at_limit: float = 0.95
+    """A fall from this share of the limit is no collector's: an OOM kill, then a restart."""
     longest_gap: float = 8
     """A hole of as many intervals is said to be a gap."""
 

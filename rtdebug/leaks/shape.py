@@ -45,7 +45,7 @@ class Outline:
     peaks: float
     """How far the highest sample is above the 98 % quantile of the means."""
     early: float
-    """Rise from the first tenth to the middle."""
+    """Rise from the first 2 % to the middle."""
     late: float
     """Rise from the middle to the last tenth."""
     largest_step: float
@@ -63,7 +63,8 @@ def outline(run: Buckets) -> Outline:
     least, most = np.quantile(mean, (0.02, 0.98))
     tenth = max(1, len(mean) // 10)
     middle = mean[len(mean) // 2 - tenth // 2 : len(mean) // 2 + tenth // 2 + 1]
-    early, half, late = (float(np.median(part)) for part in (mean[:tenth], middle, mean[-tenth:]))
+    first = mean[: max(1, len(mean) // 50)]
+    early, half, late = (float(np.median(part)) for part in (first, middle, mean[-tenth:]))
     smooth = without_spikes(mean)
     steps = smooth[2:] - smooth[:-2] if len(smooth) > 2 else np.zeros(1)
     at = int(np.argmax(np.abs(steps)))
@@ -93,7 +94,7 @@ def growing_shape(run: Buckets, growth: Growth, kind: str, rules: Rules) -> str:
 def resting_shape(run: Buckets, cycle_s: float | None, smallest: float, rules: Rules) -> str:
     """Name the shape of a run that does not grow."""
     seen = outline(run)
-    still = max(rules.flat_share * seen.level, smallest)
+    still = max(rules.flat_share * seen.level, rules.flat_growth_share * smallest)
     if seen.range < still:
         if seen.inside > still:
             return CHURN
@@ -102,7 +103,7 @@ def resting_shape(run: Buckets, cycle_s: float | None, smallest: float, rules: R
         return DAILY if abs(cycle_s - DAY_S) < 0.2 * DAY_S else PERIODIC
     if abs(seen.largest_step) > 0.6 * seen.range:
         return STATIC if seen.largest_step > 0 and seen.step_at < 0.35 else STEP
-    if seen.early > 0.5 * seen.range and abs(seen.late) < 0.35 * seen.early:
+    if seen.early > 0.4 * seen.range and abs(seen.late) < 0.5 * seen.early:
         return WARM_UP
     if seen.late > 0.5 * seen.range:
         return UNKNOWN

@@ -9,7 +9,7 @@ from rtdebug.leaks import reason, shape
 from rtdebug.leaks.buckets import Buckets
 from rtdebug.leaks.changepoints import Resets, at_times, find_resets, pieces
 from rtdebug.leaks.envelope import DAY_S
-from rtdebug.leaks.growth import HOUR_S, Found, Growth, find_growth
+from rtdebug.leaks.growth import HOUR_S, Found, Growth, find_growth, rises_throughout
 from rtdebug.leaks.rules import DEFAULT, Rules
 from rtdebug.leaks.series import Labels
 
@@ -128,6 +128,10 @@ class _Judge:
         earlier = [each for each in growths[:-1] if each]
         leaked_before = sum(each.found is Found.LEAK for each in earlier)
         cuts = tuple(int(run.time_s[0] * NS_PER_S) for run in runs[1:])
+        rising = sum(rises_throughout(run, self._smallest, self._rules) for run in runs)
+        if rising >= max(self._rules.fewest_short_runs, len(runs) - 1) and (growth is None or not growth.found):
+            found = self._verdict(SUSPECT, shape.RESTART, reason.rises_after_each(rising), change_points_ns=cuts)
+            return Judged(found, self._buckets, growth)
         if growth is None:
             if not earlier:
                 return self._too_short()
@@ -135,7 +139,7 @@ class _Judge:
                 grown = next(each for each in reversed(growths) if each and each.found is Found.LEAK)
                 verdict = LEAK if known and leaked_before >= 2 else SUSPECT
                 return self._growing(verdict, shape.RESTART, grown, cuts, reason.leaked_before(leaked_before))
-            return self._resting(shape.RESTART, earlier[-1], cuts, len(resets))
+            return self._resting(shape.RESTART, earlier[-1], cuts, resets)
         if growth.found is Found.NONE:
             if leaked_before and known:
                 grown = next(each for each in reversed(growths) if each and each.found is Found.LEAK)
@@ -145,13 +149,13 @@ class _Judge:
                 resting = shape.RESTART
             if len(resets) > self._rules.most_restarts and resets.lopsided:
                 resting = shape.SAWTOOTH
-            return self._resting(resting, growth, cuts, len(resets))
+            return self._resting(resting, growth, cuts, resets)
         name = shape.growing_shape(last, growth, self._labels.kind, self._rules)
         verdict, doubt = (LEAK, "") if growth.found is Found.LEAK else (SUSPECT, growth.why_not)
         if cuts and not known and self._may_be_collections(resets):
             verdict, doubt = SUSPECT, reason.same_height(len(resets))
         if self._labels.kind in _RECLAIMABLE:
-            return self._resting(shape.CACHE, growth, cuts, len(resets))
+            return self._resting(shape.CACHE, growth, cuts, resets)
         if self._labels.kind in _PARTLY and verdict == LEAK:
             verdict, doubt = SUSPECT, reason.slab()
         return self._growing(verdict, name, growth, cuts, doubt)
@@ -161,10 +165,24 @@ class _Judge:
         heights = resets.heights
         if len(heights) < 2:
             return False
-        limit = self._facts.limit
-        if limit and min(heights) > 0.9 * limit:
+        if self._falls_at_limit(resets):
             return False
         return max(heights) - min(heights) < self._rules.same_height * max(heights)
+
+    def _falls_at_limit(self, resets: Resets) -> int:
+        """How many falls begin within two buckets of the limit."""
+        limit, high = self._facts.limit, self._buckets.high
+        if not limit:
+            return 0
+        near = self._rules.fell_at_limit * limit
+        return sum(float(high[max(0, at - 3) : at].max()) >= near for at in resets.index)
+
+    def _touches_limit(self) -> int:
+        """How many buckets are at the limit; 0 where most are: so it is meant to be, a cache perhaps."""
+        if not self._facts.limit or self._labels.kind != "usage":
+            return 0
+        count = int((self._buckets.high >= self._rules.at_limit * self._facts.limit).sum())
+        return count if count <= len(self._buckets) / 2 else 0
 
     def _pinned_at_limit(self) -> Judged | None:
         limit = self._facts.limit
@@ -185,8 +203,12 @@ class _Judge:
         text = reason.too_short(self._buckets, self._span_s, self._rules, self._facts.limit)
         return Judged(self._verdict(TOO_SHORT, shape.UNKNOWN, text), self._buckets)
 
-    def _resting(self, name: str, growth: Growth, cuts: tuple[int, ...], resets: int) -> Judged:
-        text = reason.resting(name, growth, resets, self._labels.unit)
+    def _resting(self, name: str, growth: Growth, cuts: tuple[int, ...], resets: Resets) -> Judged:
+        if touches := self._touches_limit():
+            text = reason.touched_limit(touches, name)
+            found = self._verdict(SUSPECT, name, text, time_to_limit_s=None, change_points_ns=cuts, **_rates(growth))
+            return Judged(found, self._buckets, growth)
+        text = reason.resting(name, growth, len(resets), self._labels.unit)
         verdict = self._verdict(
             NO_LEAK, name, text, cycle_s=growth.envelope.cycle_s, change_points_ns=cuts, **_rates(growth)
         )
