@@ -42,6 +42,11 @@ def nothing() -> str:
     return "no usable sample"
 
 
+def flat() -> str:
+    """All values are alike."""
+    return "flat"
+
+
 def gaps(buckets: Buckets, rules: Rules) -> tuple[str, ...]:
     """Say which holes there are."""
     import numpy as np

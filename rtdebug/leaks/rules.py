@@ -4,20 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from types import MappingProxyType
 
 MIB = 1 << 20
 
-_SMALLEST_GROWTH: Mapping[str, float] = MappingProxyType(
-    {
-        "kernel_stack": MIB,  # 16 KiB for each thread: 64 threads
-        "page_tables": MIB,  # 1 MiB of them maps 512 MiB
-        "sock": MIB,
-        "threads": 20,
-        "fds": 50,
-        "percent": 1,
-    }
-)
+_SMALLEST_GROWTH: Mapping[str, float] = {
+    "kernel_stack": MIB,  # 16 KiB for each thread: 64 threads
+    "page_tables": MIB,  # 1 MiB of them maps 512 MiB
+    "sock": MIB,
+    "threads": 20,
+    "fds": 50,
+    "percent": 1,
+}
 
 
 @dataclass(frozen=True, slots=True)

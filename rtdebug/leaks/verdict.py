@@ -109,6 +109,8 @@ class _Judge:
             return pinned
         if buckets.samples < rules.fewest_samples or self._span_s < rules.shortest_span_s:
             return self._too_short()
+        if float(buckets.high.max() - buckets.low.min()) < self._rules.flat_growth_share * self._smallest:
+            return Judged(self._verdict(NO_LEAK, shape.FLAT, reason.flat()), buckets)  # most series: at once
         resets = find_resets(buckets.mean, self._smallest, rules)
         known = at_times(buckets, self._facts.restarts_ns)
         guessed = () if known or len(resets) > rules.most_restarts else resets.index
