@@ -35,9 +35,7 @@ COMMANDS = (
 COMPLETE_VARIABLE = "_RTDEBUG_COMPLETE"
 _FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO})
 _INTERRUPTED = 130  # 128 + SIGINT, as a shell says it
-_BUG_HINT = (
-    "this is a bug in rtdebug: please report it with the command line and what RTDEBUG_TRACEBACK=1 shows"
-)
+_BUG_HINT = "this is a bug in rtdebug: please report it with the command line and what RTDEBUG_TRACEBACK=1 shows"
 
 
 @click.command(

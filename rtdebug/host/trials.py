@@ -99,9 +99,7 @@ def mount_tracefs(sys: Path = Path("/sys")) -> Path:
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.mount(b"tracefs", os.fsencode(target), b"tracefs", 0, None) < 0:
         reason = os.strerror(ctypes.get_errno())
-        raise HostUnable(
-            f"cannot mount tracefs on {target}: {reason}", "run as root: mounting needs CAP_SYS_ADMIN"
-        )
+        raise HostUnable(f"cannot mount tracefs on {target}: {reason}", "run as root: mounting needs CAP_SYS_ADMIN")
     return target
 
 

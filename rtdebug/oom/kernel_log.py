@@ -215,9 +215,7 @@ class OomLogReader:
         return self._newest(line.caller, lambda episode: not episode.over and lacks(episode))
 
     def _start(self, line: LogLine) -> _Episode:
-        episode = _Episode(
-            line, self._now_ns, suppressed=self._suppressed, slab_memcgs=tuple(self._slab_memcgs)
-        )
+        episode = _Episode(line, self._now_ns, suppressed=self._suppressed, slab_memcgs=tuple(self._slab_memcgs))
         self._cpu_line = self._suppressed = self._host = None
         self._slab_memcgs.clear()
         self._open.append(episode)
@@ -282,9 +280,7 @@ class OomLogReader:
 
     def _on_stats(self, match: re.Match[str], line: LogLine, cut: bool) -> _Episode:
         path = match["path"] or ""
-        episode = self._dumping(line, lambda e: path not in e.stats and e.columns is None) or self._start(
-            line
-        )
+        episode = self._dumping(line, lambda e: path not in e.stats and e.columns is None) or self._start(line)
         episode.open_stat = episode.stats[path] = parse_inline_stat(match["inline"])
         return episode
 
@@ -339,9 +335,7 @@ class OomLogReader:
         victim = parse_killed(int(match["pid"]), match["rest"])
         episode = (
             self._newest(line.caller, lambda e: victim.pid in e.victims)
-            or self._dumping(
-                line, lambda e: e.selected is not None or e.chosen is None or e.chosen.pid == victim.pid
-            )
+            or self._dumping(line, lambda e: e.selected is not None or e.chosen is None or e.chosen.pid == victim.pid)
             or self._newest(line.caller, lambda e: e.group_memcg is not None and e is self._open[-1])
             or self._start(line)
         )
@@ -363,9 +357,7 @@ class OomLogReader:
         return episode
 
     def _on_group(self, match: re.Match[str], line: LogLine, cut: bool) -> _Episode:
-        episode = self._newest(
-            line.caller, lambda e: e.group_memcg is None and not e.unkillable
-        ) or self._start(line)
+        episode = self._newest(line.caller, lambda e: e.group_memcg is None and not e.unkillable) or self._start(line)
         episode.group_memcg = match["path"]
         return episode
 
@@ -394,9 +386,7 @@ class OomLogReader:
             self._host = replace(self._host or HostMemory(), **parse_host(match))
         return episode
 
-    _handlers: ClassVar[
-        dict[str, Callable[[OomLogReader, re.Match[str], LogLine, bool], _Episode | None]]
-    ] = {
+    _handlers: ClassVar[dict[str, Callable[[OomLogReader, re.Match[str], LogLine, bool], _Episode | None]]] = {
         "trigger": _on_trigger,
         "summary": _on_summary,
         "selected": _on_selected,

@@ -121,8 +121,7 @@ class OomReport:
         result["memcg_levels"] = [_level_fields(level) for level in self.memcg_levels]
         result["memory_stat"] = None if self.memory_stat is None else dict(self.memory_stat)
         result["history"] = [
-            {"age_ns": self.time_ns - sample.time_ns, "usage_bytes": sample.usage_bytes}
-            for sample in self.history
+            {"age_ns": self.time_ns - sample.time_ns, "usage_bytes": sample.usage_bytes} for sample in self.history
         ]
         result["usage_by_kind"] = None if self.usage_by_kind is None else asdict(self.usage_by_kind)
         result["tasks"] = None if self.tasks is None else [asdict(task) for task in self.tasks]
@@ -147,9 +146,7 @@ class OomReport:
         )
 
 
-def build_report(
-    kill: OomKill, log: OomRecord | None = None, around: Surroundings | None = None
-) -> OomReport:
+def build_report(kill: OomKill, log: OomRecord | None = None, around: Surroundings | None = None) -> OomReport:
     """Join what the sources say about one kill. `log` is the record that has `kill` among its victims."""
     around = around or Surroundings()
     victim = log.victim(kill.tid, kill.pid) if log else None
@@ -212,9 +209,7 @@ def _constraint(kill: OomKill, log: OomRecord | None, limit: Limit) -> Constrain
     return kill.constraint
 
 
-def _stat(
-    log: OomRecord | None, around: Surroundings, limit: Limit
-) -> tuple[StatReading | None, StatSource | None]:
+def _stat(log: OomRecord | None, around: Surroundings, limit: Limit) -> tuple[StatReading | None, StatSource | None]:
     if log and log.memory_stat:
         usage, kmem = (counter.usage_bytes if counter else None for counter in (log.memory, log.kmem))
         return StatReading(_hierarchical_stat(log), 0, log.oom_memcg, usage, kmem), "kernel_log"
@@ -245,9 +240,7 @@ def _hierarchical_stat(log: OomRecord) -> Mapping[str, int]:
     return total
 
 
-def _usage_by_kind(
-    stat: StatReading | None, source: StatSource | None, limit: Limit
-) -> UsageByKind | None:
+def _usage_by_kind(stat: StatReading | None, source: StatSource | None, limit: Limit) -> UsageByKind | None:
     if limit.cgroup is None:
         return None
     if limit.kind == "kmem":

@@ -49,9 +49,7 @@ _ENDLESS = frozenset({"oom_kill"})
 _WHO = ("container_id", "container_name", "runtime", "cgroup", "pid", "ns_pid", "tid", "comm")
 
 
-def frame_batches(
-    recording: Recording, selection: Selection | None = None
-) -> Iterator[tuple[str, pd.DataFrame]]:
+def frame_batches(recording: Recording, selection: Selection | None = None) -> Iterator[tuple[str, pd.DataFrame]]:
     """Give (name of the event, some rows of its frame), for a recording of any size.
 
     All batches of one name have the same columns and types, up to the categories.
