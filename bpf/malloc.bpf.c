@@ -29,16 +29,21 @@ struct live {
 
 BPF_TABLE("lru_hash", u32, struct thread, threads, 16384);
 BPF_F_TABLE("hash", struct live_key, struct live, allocations, 262144, BPF_F_NO_PREALLOC);
-/* quantiles of the exponential distribution, in bytes; and what a sampled size stands for beyond itself */
-BPF_ARRAY(draws, u64, DRAWS);
+/* the exponential distribution, in bytes, in parts that are equally likely; and what a sampled size stands for beyond
+ * itself */
+struct part {
+	u64 from;
+	u64 width;
+};
+BPF_ARRAY(draws, struct part, DRAWS);
 BPF_ARRAY(weights, u64, WEIGHTS);
 
 static __always_inline s64 draw(void)
 {
-	u32 index = bpf_get_prandom_u32() % DRAWS;
-	u64 *bytes = draws.lookup(&index);
+	u32 random = bpf_get_prandom_u32(), index = random % DRAWS;
+	struct part *part = draws.lookup(&index);
 
-	return bytes ? *bytes : 1 << 19;
+	return part ? part->from + (part->width * (random >> 16) >> 16) : 1 << 19;
 }
 
 static __always_inline u64 weight_of(u64 size)

@@ -7,6 +7,7 @@ import struct
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise
 
 from rtdebug.host import bpf
 
@@ -55,10 +56,16 @@ class SiteTotals:
     """The first words on the stack when it was first seen."""
 
 
-def draws() -> Iterator[int]:
-    """Quantiles of the exponential distribution with the mean SAMPLE_BYTES, each as likely as the other."""
-    for index in range(_DRAWS):
-        yield max(1, round(-SAMPLE_BYTES * math.log((index + 0.5) / _DRAWS)))
+def draws() -> Iterator[tuple[int, int]]:
+    """The exponential distribution with the mean SAMPLE_BYTES, cut into parts of equal probability: (from, width).
+
+    Within a part all values are taken for equally likely, in the endless last one up to twice what it is beyond on
+    average.
+    """
+    edges = [round(-SAMPLE_BYTES * math.log(1 - index / _DRAWS)) for index in range(_DRAWS)]
+    edges.append(edges[-1] + 2 * SAMPLE_BYTES)
+    for low, high in pairwise(edges):
+        yield low, high - low
 
 
 def weights() -> Iterator[int]:
@@ -80,9 +87,10 @@ class SiteMaps:
 
     def fill_tables(self) -> None:
         """Put in what malloc.bpf.c draws from. Raises BpfError."""
-        for name, values in (("draws", draws()), ("weights", weights())):
-            for index, value in enumerate(values):
-                bpf.update(self._maps[name], _U32.pack(index), struct.pack("=Q", value))
+        for index, (low, width) in enumerate(draws()):
+            bpf.update(self._maps["draws"], _U32.pack(index), struct.pack("=QQ", low, width))
+        for index, more in enumerate(weights()):
+            bpf.update(self._maps["weights"], _U32.pack(index), struct.pack("=Q", more))
 
     def watch(self, pid: int, life: int, heap_end: int | None) -> int:
         """Begin to watch a process unless the programs do already; returns its life. Raises BpfError."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import random
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -24,6 +25,7 @@ from rtdebug.leaks.sample import Sample
 from rtdebug.leaks.site_maps import UNPAIRED, SiteKey, SiteMaps, SiteTotals
 from rtdebug.leaks.site_stacks import SiteStacks
 from rtdebug.leaks.tables import Row
+from rtdebug.leaks.uprobe_cost import UprobeCost, measure_cost
 from rtdebug.tracing.compiler import compiled_program
 from rtdebug.tracing.loader import Loaded, load
 from rtdebug.tracing.program import SITES
@@ -33,6 +35,8 @@ FAULT_PERIOD = 97
 """One page fault in so many is looked at; a prime number, so that no program's own rhythm falls in with it."""
 MAX_MALLOC_PROCESSES = 64
 """Each has uprobes of its own in the allocator, and each makes those of its neighbours a little slower."""
+COST_SHARE = 0.1
+"""Of one CPU: beyond it the user is told what --malloc costs."""
 MAX_ROWS = 4096
 """Rows of one pass: those that hold most."""
 
@@ -68,6 +72,9 @@ class SiteWatcher:
         self._stacks = SiteStacks(proc)
         self._told: set[str] = set()
         self._events: list[int] = []
+        self._cost: UprobeCost | None = None
+        self._hits = 0, 0
+        self._looked_ns = 0
         self._loaded: Loaded = load(compiled_program(SITES), {}, [])
         self._maps = SiteMaps(self._loaded.maps)
         try:
@@ -160,6 +167,7 @@ class SiteWatcher:
 
     def rows(self, time_ns: int) -> list[Row]:
         """What changed since the last time, by the columns of tables.SITES; those that hold most come first."""
+        self._watch_cost()
         alive = self._maps.lives()
         changed = [(key, totals) for key, totals in self._maps.sites().items() if totals != self._reported.get(key)]
         changed.sort(key=lambda item: item[1].freed_bytes - item[1].allocated_bytes)
@@ -191,6 +199,28 @@ class SiteWatcher:
             totals.frees if unpaired else 0,
         )
 
+    def _watch_cost(self) -> None:
+        """Say once when the uprobes take more than they should, and once when something found no room."""
+        counts = self._maps.counts()
+        now_ns = time.monotonic_ns()
+        if self._cost is not None:
+            hits = counts["entries"] - self._hits[0], counts["returns"] - self._hits[1]
+            share = self._cost.of(*hits) / max(1, now_ns - self._looked_ns)
+            self._hits = counts["entries"], counts["returns"]
+            if share > COST_SHARE and self._looked_ns:
+                per_s = hits[0] * 1_000_000_000 // (now_ns - self._looked_ns)
+                if "cost" not in self._told:
+                    self._told.add("cost")
+                    self._notice(
+                        f"--malloc takes {share:.0%} of a CPU from the containers: {per_s:,} calls a second, "
+                        f"{self._cost.entry_ns / 1000:.1f} us for each, and {self._cost.return_ns / 1000:.1f} us more "
+                        "for its return; stop it if that is too much"
+                    )
+        self._looked_ns = now_ns
+        for what in ("sites", "mappings", "allocations", "threads"):
+            if counts[what]:
+                self._tell(f"the kernel's table of {what} is full: some of them are missing from the sites")
+
     def _learn(self, alive: set[tuple[int, int]]) -> None:
         """Lives that began in the kernel, by fork or exec, of processes that we know."""
         for pid, life in alive - self._who.keys():
@@ -219,6 +249,10 @@ class SiteWatcher:
             self._maps.fill_tables()
             for function in {*PROGRAMS.values(), "on_alloc_return"}:
                 self._loaded.load_function(function, bpf.PROG_TYPE_KPROBE)
+            programs = self._loaded.programs
+            self._cost = measure_cost(programs["on_free"], programs["on_alloc_return"])
+            counts = self._maps.counts()
+            self._hits = counts["entries"], counts["returns"]
         self._loaded.attach(probes)
         if stacks:
             program = self._loaded.load_function("on_fault", bpf.PROG_TYPE_PERF_EVENT)
