@@ -9,16 +9,16 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Executor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rtdebug.leaks.buckets import Buckets, level_for
 from rtdebug.leaks.foreign import Hints, read_foreign
-from rtdebug.leaks.grid import merged, split
-from rtdebug.leaks.parts import Beside, Key, Part, Presence, read_part, read_presence
+from rtdebug.leaks.grid import split
+from rtdebug.leaks.parts import Beside, Key, Part, Presence, join_parts, read_part, read_presence
 from rtdebug.leaks.rules import DEFAULT, Rules
-from rtdebug.leaks.segments import find_segments, parse_segment
+from rtdebug.leaks.segments import parse_segment
 from rtdebug.leaks.series import NS_PER_S, Labels, Series
 from rtdebug.leaks.verdict import Facts, Judged, judge, judge_series
 
@@ -38,8 +38,6 @@ class Analysis:
 
     judged: tuple[Judged, ...]
     notes: tuple[str, ...] = ()
-    read_to_ns: int | None = None
-    """Time of the newest sample."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,22 +94,24 @@ def gather(
 def items_of(parts: Sequence[Part]) -> list[Item]:
     """Put parts together: one item for each series and kind that has values which are not all zero."""
     items: list[Item] = []
-    cgroups = _joined([part for part in parts if part.table == "cgroups"])
-    processes = _joined([part for part in parts if part.table == "processes"])
+    cgroups = join_parts([part for part in parts if part.table == "cgroups"])
+    processes = join_parts([part for part in parts if part.table == "processes"])
+    owners = dict(zip(cgroups.keys, cgroups.beside, strict=True))
     starts: dict[Key, set[int]] = {}
-    for key, beside in processes[1].items():
+    for key, beside in zip(processes.keys, processes.beside, strict=True):
         starts.setdefault(key[:2], set()).update(beside.starts_ns)
-    for kind, keyed in cgroups[0].items():
-        for key, buckets in keyed.items():
-            if kind == "usage" and key in cgroups[0].get("anon", {}):
+    kinds_known = set(cgroups.grids["anon"].code.tolist()) if "anon" in cgroups.grids else set()
+    for kind, grid in cgroups.grids.items():
+        for code, buckets in split(grid):
+            if kind == "usage" and code in kinds_known:
                 continue  # its kinds say more
-            beside = cgroups[1][key]
+            key, beside = cgroups.keys[code], cgroups.beside[code]
             items.append(Item(_labels(key, kind, beside, None), buckets, _facts(beside, _restarts(starts.get(key)))))
-    for kind, keyed in processes[0].items():
-        for key, buckets in keyed.items():
-            beside, owner = processes[1][key], cgroups[1].get(key[:2])
-            labels = _labels(key, kind, owner or beside, beside)
-            items.append(Item(labels, buckets, replace(_facts(beside, _restarts(beside.starts_ns)), limit=None)))
+    for kind, grid in processes.grids.items():
+        for code, buckets in split(grid):
+            key, beside = processes.keys[code], processes.beside[code]
+            labels = _labels(key, kind, owners.get(key[:2], beside), beside)
+            items.append(Item(labels, buckets, Facts(restarts_ns=_restarts(beside.starts_ns))))
     return [item for item in items if item.buckets.high.max() > 0]
 
 
@@ -127,34 +127,6 @@ def least_levels(found: Sequence[Presence]) -> dict[Key, int]:
     for begin, end in levels:
         levels[begin, end] = level_for(begin // NS_PER_S, end // NS_PER_S) if end > begin else 0
     return {key: levels[first[key], last[key]] for key in first}
-
-
-def store_segments(paths: Iterable[Path]) -> list[Segment]:
-    """Return the segments of stores that series are made from."""
-    return [segment for segment in find_segments(paths) if segment.table in ("cgroups", "processes")]
-
-
-def _joined(parts: Sequence[Part]) -> tuple[dict[str, dict[Key, Buckets]], dict[Key, Beside]]:
-    import numpy as np
-
-    keys = list(dict.fromkeys(key for part in parts for key in part.keys))
-    numbers = {key: number for number, key in enumerate(keys)}
-    codes = [np.array([numbers[key] for key in part.keys], dtype=np.int64) for part in parts]
-    beside: dict[Key, Beside] = {}
-    for part in parts:
-        for key, each in zip(part.keys, part.beside, strict=True):
-            beside[key] = _newer(beside[key], each) if key in beside else each
-    kinds = dict.fromkeys(kind for part in parts for kind in part.grids)
-    found = {}
-    for kind in kinds:
-        grid = merged([part.grids[kind] for part in parts], codes, len(keys))
-        found[kind] = {keys[code]: buckets for code, buckets in split(grid)}
-    return found, beside
-
-
-def _newer(one: Beside, other: Beside) -> Beside:
-    newest = one if one.time_ns >= other.time_ns else other
-    return Beside(newest.time_ns, newest.values, one.starts_ns | other.starts_ns, one.left_out + other.left_out)
 
 
 def _labels(key: Key, kind: str, container: Beside, process: Beside | None) -> Labels:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from rtdebug.leaks.grid import Grid, grids_of
+from rtdebug.leaks.grid import Grid, grids_of, merged
 from rtdebug.leaks.segments import Segment
 from rtdebug.leaks.series import EARLIEST_NS, NS_PER_S
 from rtdebug.leaks.store import read_segment
@@ -61,7 +61,9 @@ class Part:
     grids: Mapping[str, Grid]
     """By kind; series are indices of `keys`."""
     beside: tuple[Beside, ...]
-    notes: tuple[str, ...]
+    notes: tuple[str, ...] = ()
+    rows: int = 0
+    """Rows of the segment that were read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,10 +92,11 @@ def _key_columns(segment: Segment) -> tuple[str, ...]:
     return ("host", "container_id", *(("identity",) if segment.table == "processes" else ()))
 
 
-def read_part(segment: Segment, latest_ns: int, least_levels: Mapping[Key, int]) -> Part:
+def read_part(segment: Segment, latest_ns: int, least_levels: Mapping[Key, int], after: int = 0) -> Part:
     """Read a segment of cgroups or processes; samples later than `latest_ns` are left out, and counted.
 
     `least_levels`: what buckets of a series will be joined to anyway, so that there are few from the beginning.
+    `after`: rows at the beginning that have been read before.
     """
     import numpy as np
 
@@ -102,6 +105,7 @@ def read_part(segment: Segment, latest_ns: int, least_levels: Mapping[Key, int])
     needed = {name for plus, minus in kinds.values() for name in (*plus, *minus)}
     columns = ["time_ns", *_key_columns(segment), *sorted(needed | set(_BESIDE)), "start_time_ns"]
     table, notes = read_segment(segment, columns)
+    table = table.slice(after)
     keys, code = _codes(table, _key_columns(segment))
     time_ns = _numbers(table, "time_ns").astype(np.int64)
     order = np.argsort(time_ns, kind="stable") if np.any(time_ns[1:] < time_ns[:-1]) else None
@@ -120,7 +124,30 @@ def read_part(segment: Segment, latest_ns: int, least_levels: Mapping[Key, int])
         grids = grids_of(code[good], time_ns[good] // NS_PER_S, values, least)
     if identity:
         _note_starts(table, code, time_ns, beside)
-    return Part(segment.table, keys, grids, tuple(beside), notes)
+    return Part(segment.table, keys, grids, tuple(beside), notes, table.num_rows)
+
+
+def join_parts(parts: Sequence[Part]) -> Part:
+    """Put parts of one table together: the same as if they had been one segment."""
+    import numpy as np
+
+    keys = tuple(dict.fromkeys(key for part in parts for key in part.keys))
+    numbers = {key: number for number, key in enumerate(keys)}
+    codes = [np.array([numbers[key] for key in part.keys], dtype=np.int64) for part in parts]
+    beside: dict[Key, Beside] = {}
+    for part in parts:
+        for key, each in zip(part.keys, part.beside, strict=True):
+            beside[key] = _newer(beside[key], each) if key in beside else each
+    kinds = dict.fromkeys(kind for part in parts for kind in part.grids)
+    grids = {kind: merged([part.grids[kind] for part in parts], codes, len(keys)) for kind in kinds}
+    notes = tuple(dict.fromkeys(note for part in parts for note in part.notes))
+    table = parts[0].table if parts else ""
+    return Part(table, keys, grids, tuple(beside[key] for key in keys), notes, sum(part.rows for part in parts))
+
+
+def _newer(one: Beside, other: Beside) -> Beside:
+    newest = one if one.time_ns >= other.time_ns else other
+    return Beside(newest.time_ns, newest.values, one.starts_ns | other.starts_ns, one.left_out + other.left_out)
 
 
 def _codes(table: Any, names: tuple[str, ...]) -> tuple[tuple[Key, ...], Ints]:  # noqa: ANN401 - pyarrow has no types

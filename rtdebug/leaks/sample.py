@@ -12,7 +12,7 @@ from rtdebug.containers.model import Container
 from rtdebug.host.cgroup import MemoryHierarchy, nearest_memory_cgroup
 from rtdebug.host.text import valid_utf8
 from rtdebug.leaks.cgroup_sample import Limits, read_figures
-from rtdebug.leaks.process_sample import ProcessFigures, ProcessReader, take_pss
+from rtdebug.leaks.process_sample import Known, ProcessFigures, ProcessReader, take_pss
 from rtdebug.leaks.quick import read_bytes, status_of
 from rtdebug.leaks.tables import FIGURES, Row
 
@@ -31,8 +31,8 @@ class Sample:
     time_ns: int
     cgroups: list[Row]
     processes: list[Row]
-    pids: dict[int, tuple[Container, str]]
-    """Whose each process is, and its identity."""
+    pids: dict[int, tuple[Container, Known]]
+    """Whose each process is, and who it is: another object after an exec, or when the pid has a new owner."""
 
 
 class Sampler:
@@ -53,7 +53,7 @@ class Sampler:
         limits = Limits(self._hierarchy.version, str(self._hierarchy.mount_point))
         folders = {container.cgroup: self._folder(container.cgroup) for container in containers if container.cgroup}
         own = {folder for folder in folders.values() if folder}
-        pids: dict[int, tuple[Container, str]] = {}
+        pids: dict[int, tuple[Container, Known]] = {}
         cgroups: list[Row] = []
         figures: dict[int, ProcessFigures] = {}
         for container in containers:
@@ -65,7 +65,7 @@ class Sampler:
             members = _pids_below(folder, own)
             found = {pid: process for pid in members[:MAX_PROCESSES] if (process := self._reader.read(pid))}
             figures |= found
-            pids |= {pid: (container, process.known.identity) for pid, process in found.items()}
+            pids |= {pid: (container, process.known) for pid, process in found.items()}
             if self._hierarchy.version == 1:
                 memory = _with_page_tables(memory, found.values())
             counts = len(members), _threads(found.values()) if len(members) <= MAX_PROCESSES else None
