@@ -20,6 +20,7 @@ from rtdebug.leaks.parts import Beside, Key, Part, Presence, join_parts, read_pa
 from rtdebug.leaks.rules import DEFAULT, Rules
 from rtdebug.leaks.segments import parse_segment
 from rtdebug.leaks.series import NS_PER_S, Labels, Series
+from rtdebug.leaks.site_growth import SiteGrowth, read_sites
 from rtdebug.leaks.verdict import Facts, Judged, judge, judge_series
 
 if TYPE_CHECKING:
@@ -70,6 +71,12 @@ def analyse(
         progress(f"judging {len(items)} series")
         judged += _mapped(executor, _judge_items, [(block, rules) for block in _blocks(items)])
     return Analysis(tuple(judged), notes)
+
+
+def sites_of(paths: Sequence[Path]) -> list[SiteGrowth]:
+    """Read the allocation sites of those paths that are stores; the fastest first."""
+    stores = [path for path in paths if path.is_dir() or parse_segment(path)]
+    return read_sites(stores) if stores else []
 
 
 def gather(

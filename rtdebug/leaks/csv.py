@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 _TIME = re.compile(r"time|date|timestamp|ts|@timestamp", re.IGNORECASE)
 _NUMBER = re.compile(r"|sample|index|n|step|unnamed: 0", re.IGNORECASE)
 _LIMIT = re.compile(r"limit", re.IGNORECASE)
+NO_TIMES = "no times in the file: dates mean nothing, only --interval counts"
 BEGIN_NS = 1_000_000_000 * NS_PER_S
 """2001-09-09: where series without times begin. Only differences matter."""
 
@@ -49,7 +50,7 @@ def parse(text: str, name: str, hints: Hints) -> list[Series]:
             labels = Labels(label or name.removesuffix(".csv"), kind_in_name(column), unit)
             limit = _last(limit_values[rows]) if limit_values is not None else None
             series = clean(labels, time_ns[rows], numbers[rows], limit=limit)
-            found.append(_with_notes(series, (*notes, *more_notes)))
+            found.append(_with_notes(series, (*notes, *more_notes, *(() if time_column else (NO_TIMES,)))))
     return found
 
 

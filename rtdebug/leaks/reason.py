@@ -98,7 +98,8 @@ def rises_after_each(runs: int) -> str:
 def touched_limit(buckets: int, name: str) -> str:
     """At the limit for a while."""
     back = ", and starts anew since" if name == shape.RESTART else ""
-    return f"reached its limit ({buckets} points){back}: no lasting growth is seen, but an OOM kill is near or has been"
+    points = "1 point" if buckets == 1 else f"{buckets} points"
+    return f"reached its limit ({points}){back}: no lasting growth is seen, but an OOM kill is near or has been"
 
 
 def slab() -> str:
