@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import re
+import warnings
 from typing import TYPE_CHECKING
 
 from rtdebug.errors import RtdebugError, UsageProblem
@@ -65,9 +66,16 @@ def _frame(text: str, name: str) -> tuple[pd.DataFrame, tuple[str, ...]]:
         skipped.append(row)
 
     try:
-        frame = pd.read_csv(
-            io.StringIO(text.replace("\0", "")), sep=delimiter, dtype=str, engine="python", on_bad_lines=skip
-        )
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", pd.errors.ParserWarning)  # of rows that are longer than the header
+            frame = pd.read_csv(
+                io.StringIO(text.replace("\0", "")),
+                sep=delimiter,
+                dtype=str,
+                engine="python",
+                on_bad_lines=skip,
+                index_col=False,
+            )
     except (ValueError, pd.errors.ParserError, pd.errors.EmptyDataError) as error:
         raise RtdebugError(f"{name}: not readable as CSV: {error}") from error
     frame.columns = [str(column) for column in frame.columns]

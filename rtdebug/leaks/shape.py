@@ -50,6 +50,8 @@ class Outline:
     """Rise from the middle to the last tenth."""
     largest_step: float
     """Of the series without spikes."""
+    usual_step: float
+    """Nine of ten are smaller."""
     step_at: float
     """Where it is: 0 begin, 1 end."""
 
@@ -76,6 +78,7 @@ def outline(run: Buckets) -> Outline:
         half - early,
         late - half,
         float(steps[at]),
+        float(np.quantile(np.abs(steps), 0.9)),
         at / len(steps),
     )
 
@@ -101,7 +104,7 @@ def resting_shape(run: Buckets, cycle_s: float | None, smallest: float, rules: R
         return SPIKES if seen.peaks > 2 * still else FLAT
     if cycle_s:
         return DAILY if abs(cycle_s - DAY_S) < 0.2 * DAY_S else PERIODIC
-    if abs(seen.largest_step) > 0.6 * seen.range:
+    if abs(seen.largest_step) > max(0.6 * seen.range, 4 * seen.usual_step):
         return STATIC if seen.largest_step > 0 and seen.step_at < 0.35 else STEP
     if seen.early > 0.4 * seen.range and abs(seen.late) < 0.5 * seen.early:
         return WARM_UP
