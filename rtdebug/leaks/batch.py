@@ -107,11 +107,13 @@ def items_of(parts: Sequence[Part]) -> list[Item]:
     starts: dict[Key, set[int]] = {}
     for key, beside in zip(processes.keys, processes.beside, strict=True):
         starts.setdefault(key[:2], set()).update(beside.starts_ns)
-    kinds_known = set(cgroups.grids["anon"].code.tolist()) if "anon" in cgroups.grids else set()
+    # all together where the parts are not known: v1 does not tell the kinds of kernel memory apart
+    detail = {"usage": "anon", "kernel": "slab"}
+    known = {kind: set(cgroups.grids[part].code.tolist()) for kind, part in detail.items() if part in cgroups.grids}
     for kind, grid in cgroups.grids.items():
         for code, buckets in split(grid):
-            if kind == "usage" and code in kinds_known:
-                continue  # its kinds say more
+            if code in known.get(kind, ()):
+                continue
             key, beside = cgroups.keys[code], cgroups.beside[code]
             items.append(Item(_labels(key, kind, beside, None), buckets, _facts(beside, _restarts(starts.get(key)))))
     for kind, grid in processes.grids.items():

@@ -20,6 +20,7 @@ PATTERNS = {
     "shmem": "tmpfs or shared memory that nobody removes",
     "rss_shmem": "tmpfs or shared memory that nobody removes",
     "slab": "slab: dentries, inodes or other kernel objects",
+    "kernel": "kernel memory: dentries, inodes, stacks, page tables",
     "kernel_stack": "kernel stacks: threads or processes that do not end",
     "page_tables": "page tables: mappings that are not given back",
     "sock": "socket buffers: data that nobody reads",

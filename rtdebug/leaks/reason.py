@@ -102,7 +102,7 @@ def touched_limit(buckets: int, name: str) -> str:
     return f"reached its limit ({points}){back}: no lasting growth is seen, but an OOM kill is near or has been"
 
 
-def slab() -> str:
+def kernel_objects() -> str:
     """Kernel memory that may be reclaimable."""
     return "part of it the kernel can take back (dentries, inodes)"
 

@@ -24,7 +24,7 @@ VERDICTS = (LEAK, SUSPECT, TOO_SHORT, NO_LEAK)
 """From what wants to be looked at first."""
 
 _RECLAIMABLE = frozenset({"file", "rss_file"})
-_PARTLY = frozenset({"slab"})
+_PARTLY = frozenset({"slab", "kernel"})
 NS_PER_S = 1_000_000_000
 
 
@@ -159,7 +159,7 @@ class _Judge:
         if self._labels.kind in _RECLAIMABLE:
             return self._resting(shape.CACHE, growth, cuts, resets)
         if self._labels.kind in _PARTLY and verdict == LEAK:
-            verdict, doubt = SUSPECT, reason.slab()
+            verdict, doubt = SUSPECT, reason.kernel_objects()
         return self._growing(verdict, name, growth, cuts, doubt)
 
     def _may_be_collections(self, resets: Resets) -> bool:
