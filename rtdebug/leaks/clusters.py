@@ -21,13 +21,15 @@ if TYPE_CHECKING:
 
     Flags: TypeAlias = NDArray[np.bool_]
 
-WEIGHTS = {"executable": 0.3, "stack": 0.25, "image": 0.2, "pattern": 0.2, "shape": 0.1}
+WEIGHTS = {"executable": 0.3, "stack": 0.25, "image": 0.2, "pattern": 0.4, "shape": 0.1}
 """How much it says that two findings differ in a label."""
 COURSE_WEIGHT = 0.1
 """And in the course of their floors: 1 - correlation."""
 NEAR = 0.4
 """Average distance up to which clusters are joined, 0 to 1."""
 _FAR = 10.0
+_EVERYBODYS = 0.9
+"""A label that so many of the others have too sets nothing apart."""
 _POINTS = 16
 _MOST_PROFILES = 3000
 
@@ -171,6 +173,8 @@ def _apart(common: dict[str, str], others: pd.DataFrame) -> str:
     shares = {name: float((others[name] == value).mean()) if len(others) else 0.0 for name, value in common.items()}
     words = []
     for name in sorted(shares, key=lambda each: shares[each]):
+        if words and shares[name] > _EVERYBODYS:
+            break
         value = common[name].split("\n", 1)[0]
         where = "" if not len(others) else f" ({100 * shares[name]:.0f} % of the others)"
         words.append(f"{name} {value}{where}")

@@ -21,7 +21,7 @@ def quantity(value: float, unit: str) -> str:
     if unit == "percent":
         return f"{value:.2g} %"
     if unit != "bytes":
-        return f"{value:.3g}"
+        return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
     size, step = float(value), 0
     while abs(size) >= 1023.5 and step < len(_IEC) - 1:
         size, step = size / 1024, step + 1

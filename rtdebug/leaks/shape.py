@@ -83,14 +83,14 @@ def outline(run: Buckets) -> Outline:
     )
 
 
-def growing_shape(run: Buckets, growth: Growth, kind: str, rules: Rules) -> str:
+def growing_shape(run: Buckets, growth: Growth, kind: str, smallest: float, rules: Rules) -> str:
     """Name the shape of a run that grows."""
     if kind in ("shmem", "rss_shmem"):
         return TMPFS
     if _is_staircase(run, growth):
         return STAIRCASE
     slope = growth.trend.slope if growth.trend else 0.0
-    around = find_resets(run.mean - slope * (run.time_s - run.time_s[0]), 0.0, rules)
+    around = find_resets(run.mean - slope * (run.time_s - run.time_s[0]), 2 * smallest, rules)
     return SAWTOOTH_DRIFT if len(around) >= 3 and around.lopsided else LINEAR
 
 

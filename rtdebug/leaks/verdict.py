@@ -38,7 +38,7 @@ class Verdict:
     reason: str
     growth_per_hour: float | None = None
     interval: tuple[float, float] | None = None
-    """Of the growth, at 99 % confidence."""
+    """Of the growth, at a confidence of `Rules.level_leak`."""
     confidence: str | None = None
     """high, medium or low; None: nothing to be sure of."""
     since_ns: int | None = None
@@ -152,7 +152,7 @@ class _Judge:
             if len(resets) > self._rules.most_restarts and resets.lopsided:
                 resting = shape.SAWTOOTH
             return self._resting(resting, growth, cuts, resets)
-        name = shape.growing_shape(last, growth, self._labels.kind, self._rules)
+        name = shape.growing_shape(last, growth, self._labels.kind, self._smallest, self._rules)
         verdict, doubt = (LEAK, "") if growth.found is Found.LEAK else (SUSPECT, growth.why_not)
         if cuts and not known and self._may_be_collections(resets):
             verdict, doubt = SUSPECT, reason.same_height(len(resets))
