@@ -171,7 +171,7 @@ def _apart(common: dict[str, str], others: pd.DataFrame) -> str:
     if not common:
         return "its members share no label"
     shares = {name: float((others[name] == value).mean()) if len(others) else 0.0 for name, value in common.items()}
-    words = []
+    words: list[str] = []
     for name in sorted(shares, key=lambda each: shares[each]):
         if words and shares[name] > _EVERYBODYS:
             break

@@ -87,7 +87,7 @@ def growing_shape(run: Buckets, growth: Growth, kind: str, smallest: float, rule
     """Name the shape of a run that grows."""
     if kind in ("shmem", "rss_shmem"):
         return TMPFS
-    if _is_staircase(run, growth):
+    if _is_staircase(growth):
         return STAIRCASE
     slope = growth.trend.slope if growth.trend else 0.0
     around = find_resets(run.mean - slope * (run.time_s - run.time_s[0]), 2 * smallest, rules)
@@ -113,15 +113,14 @@ def resting_shape(run: Buckets, cycle_s: float | None, smallest: float, rules: R
     return CHURN
 
 
-def _is_staircase(run: Buckets, growth: Growth) -> bool:
-    """Few steps make the growth, and between them is little."""
+def _is_staircase(growth: Growth) -> bool:
+    """Few windows make the growth, and in most is little."""
     import numpy as np
 
-    low = without_spikes(run.low)
-    steps = np.diff(low)
-    if len(steps) < 16:
+    floor = growth.envelope.floor[growth.begin :]
+    if len(floor) < 12:
         return False
-    rise = float(low[-1] - low[0])
-    largest = np.sort(steps)[::-1][: max(4, len(steps) // 8)]
-    still = np.count_nonzero(np.abs(steps) < 0.5 * rise / len(steps)) / len(steps)
-    return bool(largest.sum() >= 0.8 * rise and still >= 0.6)
+    steps = np.diff(floor)
+    largest = np.sort(steps)[-(len(steps) // 4) :]
+    rise = float(floor[-1] - floor[0])
+    return bool(largest.sum() >= 0.75 * rise and np.median(np.abs(steps)) <= 0.3 * rise / len(steps))
