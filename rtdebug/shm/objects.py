@@ -1,0 +1,165 @@
+"""Every piece of shared memory of a container: files of its tmpfs, memfds, SysV segments, shared anonymous memory.
+
+Who uses an object is looked for among all processes of the host: a pod's containers share /dev/shm, a volume may be
+mounted twice, and a descriptor can be passed to anybody.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection, Iterable, Iterator
+from pathlib import Path
+
+from rtdebug.host.fds import FileKey, FileUse, internal_devices, read_file_uses
+from rtdebug.host.process import namespace_id, pids, read_comm
+from rtdebug.host.sysv import SysvSegment, read_sysv_shm
+from rtdebug.shm.files import FoundFile, walk
+from rtdebug.shm.model import Creator, ObjectKind, ShmObject, User
+from rtdebug.shm.mounts import SHM_PATH, TmpfsMount
+from rtdebug.shm.volumes import VolumeKind
+
+_INTERNAL = (
+    ("/memfd:", ObjectKind.MEMFD),
+    ("/dev/zero", ObjectKind.ANONYMOUS),
+    ("/anon_hugepage", ObjectKind.ANONYMOUS),
+)
+
+
+def read_objects(
+    pid: int,
+    members: Collection[int],
+    mounts: Iterable[TmpfsMount],
+    proc: Path = Path("/proc"),
+    everybody: Collection[int] | None = None,
+) -> tuple[ShmObject, ...]:
+    """The objects of the container of `pid`, whose processes are `members`; the largest first.
+
+    `everybody`: the pids that may use them; None: all of the host.
+    """
+    mounts = tuple(mounts)
+    internal = internal_devices()
+    devices = internal | {mount.device_id for mount in mounts}
+    others = pids(proc) if everybody is None else everybody
+    uses = read_file_uses((other for other in others if other != os.getpid()), devices, proc)
+    looker = _Looker(frozenset(members), uses, proc)
+    found = [
+        *looker.files(pid, mounts),
+        *looker.nameless(mounts, internal),
+        *looker.segments(pid, namespace_id("self", "ipc", proc)),
+    ]
+    return tuple(sorted(found, key=lambda each: (-(each.allocated_bytes or 0), each.name)))
+
+
+class _Looker:
+    """Joins what was found by name with who uses it."""
+
+    def __init__(self, members: frozenset[int], uses: dict[FileKey, FileUse], proc: Path) -> None:
+        self._members = members
+        self._uses = uses
+        self._proc = proc
+        self._comms: dict[int, str | None] = {}
+        self._named: set[FileKey] = set()
+
+    def files(self, pid: int, mounts: Iterable[TmpfsMount]) -> Iterator[ShmObject]:
+        """Files with a name, each once, though hard links and mounts may show it twice."""
+        for mount in mounts:
+            if mount.covered:
+                continue
+            for path in (mount.path, *(mount.also_at if mount.root != "/" or mount.is_file else ())):
+                for file in walk(pid, path, mount.device_id, self._proc):
+                    key = FileKey(file.device_id, file.inode_id)
+                    if key not in self._named:
+                        self._named.add(key)
+                        yield self._file(file, mount, self._uses.get(key))
+
+    def nameless(self, mounts: Iterable[TmpfsMount], internal: Collection[int]) -> Iterator[ShmObject]:
+        """Memfds, anonymous memory, and files that only their users keep: of processes of the container."""
+        tmpfs = {mount.device_id for mount in mounts}
+        for key, use in self._uses.items():
+            if key in self._named or not self._members & (use.mappers | use.holders):
+                continue
+            kind = _internal_kind(use.name) if key.device_id in internal else ObjectKind.DELETED
+            if kind is not None and (key.device_id in internal or key.device_id in tmpfs):
+                yield self._nameless(kind, use)
+
+    def segments(self, pid: int, own_namespace_id: int | None) -> Iterator[ShmObject]:
+        """The SysV segments of the container's IPC namespace; of the host's only those that it attaches."""
+        namespace = namespace_id(pid, "ipc", self._proc)
+        is_host = namespace == own_namespace_id or namespace == namespace_id(1, "ipc", self._proc)
+        by_id = {
+            key.inode_id: use for key, use in self._uses.items() if key.ipc_namespace_id in (namespace, 0)
+        }
+        for segment in read_sysv_shm(pid, self._proc) or ():
+            use = by_id.get(segment.shm_id)
+            if not is_host or (use and self._members & use.mappers) or segment.creator_pid in self._members:
+                yield self._segment(segment, use, is_host)
+
+    def _file(self, file: FoundFile, mount: TmpfsMount, use: FileUse | None) -> ShmObject:
+        kind = ObjectKind.POSIX if file.path.startswith(f"{SHM_PATH}/") else ObjectKind.FILE
+        return ShmObject(
+            kind=kind,
+            name=file.path,
+            device_id=file.device_id,
+            inode_id=file.inode_id,
+            size_bytes=file.size_bytes,
+            allocated_bytes=file.allocated_bytes,
+            creator=Creator(file.uid),
+            changed_ns=file.changed_ns,
+            charged_to=None,
+            mappers=self._users(use.mappers if use else ()),
+            holders=self._users(use.holders if use else ()),
+            attached=None,
+            orphan=kind is ObjectKind.POSIX and use is None,
+            shared=mount.volume.kind is VolumeKind.HOST,
+        )
+
+    def _nameless(self, kind: ObjectKind, use: FileUse) -> ShmObject:
+        name = use.name.removeprefix("/") if kind is ObjectKind.MEMFD else use.name
+        return ShmObject(
+            kind=kind,
+            name=name,
+            device_id=use.key.device_id,
+            inode_id=use.key.inode_id,
+            size_bytes=use.size_bytes,
+            allocated_bytes=use.allocated_bytes,
+            creator=Creator(use.uid),
+            changed_ns=use.changed_ns,
+            charged_to=None,
+            mappers=self._users(use.mappers),
+            holders=self._users(use.holders),
+            attached=None,
+            orphan=False,
+            shared=False,
+        )
+
+    def _segment(self, segment: SysvSegment, use: FileUse | None, is_host: bool) -> ShmObject:
+        creator = segment.creator_pid
+        return ShmObject(
+            kind=ObjectKind.SYSV,
+            name=f"{segment.key:#010x}",
+            device_id=use.key.device_id if use else None,
+            inode_id=segment.shm_id,
+            size_bytes=segment.size_bytes,
+            allocated_bytes=segment.allocated_bytes,
+            creator=Creator(segment.uid, creator, None if creator is None else self._comm(creator)),
+            changed_ns=segment.changed_ns,
+            charged_to=None,
+            mappers=self._users(use.mappers if use else ()),
+            holders=(),
+            attached=segment.attached,
+            orphan=segment.attached == 0,
+            shared=is_host,
+        )
+
+    def _users(self, pids: Iterable[int]) -> tuple[User, ...]:
+        return tuple(User(pid, self._comm(pid), pid in self._members) for pid in sorted(pids))
+
+    def _comm(self, pid: int) -> str | None:
+        if pid not in self._comms:
+            self._comms[pid] = read_comm(pid, self._proc)
+        return self._comms[pid]
+
+
+def _internal_kind(name: str) -> ObjectKind | None:
+    """What lies on the kernel's own mount; None for a SysV segment (told by its namespace) and graphics buffers."""
+    return next((kind for prefix, kind in _INTERNAL if name.startswith(prefix)), None)
