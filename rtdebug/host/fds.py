@@ -89,7 +89,7 @@ def on_remote(path: str, mounts: Iterable[Mount]) -> bool:
 def _maps_pattern(device_ids: Iterable[int]) -> re.Pattern[bytes]:
     """The lines of /proc/PID/maps that lie on these devices: found by the regular expression engine alone."""
     devices = b"|".join(b"%02x:%02x" % (os.major(device), os.minor(device)) for device in sorted(device_ids))
-    return re.compile(rb"^([0-9a-f]+-[0-9a-f]+) \S+ \S+ (%s) ([1-9]\d*) +(.*)$" % devices, re.MULTILINE)
+    return re.compile(rb"^([0-9a-f]+-[0-9a-f]+) \S+ \S+ (%s) (\d+) +(.*)$" % devices, re.MULTILINE)
 
 
 def _add_mappings(uses: dict[FileKey, FileUse], pid: int, pattern: re.Pattern[bytes], proc: Path) -> None:
