@@ -30,7 +30,7 @@ from rtdebug.commands.options import duration, output_option, runc_root_option, 
     metavar="STORE",
     help="Take what it needs from a recording of `rtdebug leaks record`.",
 )
-@click.option("--apply", "applying", is_flag=True, help="Write the proposal into the cgroup's files, and remember them.")
+@click.option("--apply", "applying", is_flag=True, help="Write the proposal into the cgroup's files; remember the old.")
 @click.option("--undo", "undoing", is_flag=True, help="Put back what --apply found.")
 @click.option("--yes", is_flag=True, help="With --apply: do not ask.")
 @output_option()
@@ -67,7 +67,6 @@ def command(
     from rtdebug.limits.answer import answer, applied, measured
     from rtdebug.limits.apply import only_one, undo
     from rtdebug.limits.facts import place_of
-    from rtdebug.limits.recorded import recorded_demand
     from rtdebug.render.escape import escape
     from rtdebug.render.limits import limits_json, limits_page, step_line, undone_lines
     from rtdebug.render.terminal import terminal_width, use_colour
@@ -86,12 +85,11 @@ def command(
             for line in undone_lines(place, *undo(place)):
                 click.echo(line)
         return
-    recorded = recorded_demand(store, container) if store else None
     with waiting() as wait:
         if probing:
             click.echo("Probing; Ctrl-C ends it. Its limits are put back, whatever happens.", err=True)
         measure = measured(place, step_s, wait, lambda step: click.echo(step_line(step), err=True))
-        found = answer(place, recorded, measure if probing else None)
+        found = answer(place, None, measure if probing else None)
     if applying and found.proposal.changes:
         if not yes:
             for line in limits_page(found, width):

@@ -53,7 +53,9 @@ def answer(
     return Answer(place, facts, demand, find_problems(facts), proposal, lines, result)
 
 
-def measured(place: Place, step_s: float, wait: Wait, progress: Callable[[Step], None]) -> Callable[[Facts], ProbeResult]:
+def measured(
+    place: Place, step_s: float, wait: Wait, progress: Callable[[Step], None]
+) -> Callable[[Facts], ProbeResult]:
     """The `measure` of answer() that probes."""
 
     def measure(facts: Facts) -> ProbeResult:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import islice
@@ -19,6 +20,7 @@ from rtdebug.limits.settings import read_chain
 from rtdebug.shm.mounts import read_tmpfs_mounts
 
 _COMMANDS_AT_MOST = 1000
+_RUNTIMES_OWN = re.compile(r"/(proc|sys)/|/dev$")
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,14 +68,18 @@ def read_facts(
 
 
 def _tmpfs_sizes(pid: int | None, proc: Path) -> dict[str, int]:
-    """By path; without those that cannot be written, and those of the host's."""
+    """By path; without those that cannot be written, and those the runtime makes for itself and nobody fills."""
     if pid is None:
         return {}
     try:
         mounts = read_tmpfs_mounts(pid, proc=proc)
     except RtdebugError:  # it has exited: the cgroup tells the rest
         return {}
-    return {mount.path: mount.size_bytes for mount in mounts if mount.size_bytes is not None and not mount.read_only}
+    return {
+        mount.path: mount.size_bytes
+        for mount in mounts
+        if mount.size_bytes is not None and not mount.read_only and not _RUNTIMES_OWN.match(mount.path)
+    }
 
 
 def read_cpuset(pid: int, proc: Path = Path("/proc"), sys: Path = Path("/sys")) -> Cpuset | None:

@@ -15,6 +15,8 @@ _CLOSE = 0.10
 """A limit that is so near to the proposed one stays."""
 _CUT_SHORT = 1.5
 """How far a limit is raised that kept the container from showing what it needs."""
+LONG_ENOUGH_S = 3600.0
+"""Less is no ground to lower a limit."""
 _HIGH_BELOW_MAX = 0.05
 _RECLAIMABLE_SHARE = 0.10
 """With less of it in use, throttling has nothing to take."""
@@ -92,6 +94,12 @@ def _new_limit(facts: Facts, demand: Demand, needed: int, remarks: list[str]) ->
         return max(wanted, round_up(present * _CUT_SHORT))
     if present is not None and abs(wanted - present) <= present * _CLOSE:
         remarks.append("the limit fits what was measured, to a tenth: it stays")
+        return present
+    if present is not None and wanted < present and not demand.probed and demand.observed_s < LONG_ENOUGH_S:
+        remarks.append(
+            f"{_mib(wanted)} would do for what is seen now, but one look is too little to lower a limit by: "
+            "--probe measures, --from takes a recording"
+        )
         return present
     return wanted
 

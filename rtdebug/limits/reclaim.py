@@ -13,6 +13,8 @@ from rtdebug.limits.settings import Level
 from rtdebug.limits.squeeze import squeezing
 
 _STEPS = 16
+_STEP_SHARE = 0.05
+"""Of what it holds, so that the brake comes before much is taken that it needs."""
 _STEP_LEAST_BYTES = 4 << 20
 _BETWEEN_STEPS_S = 0.2
 _HARDLY = 0.25
@@ -52,7 +54,7 @@ def reclaim(
     """
     memory, first = _look(level)
     stopped: str | None = None
-    step_bytes = max(size_bytes // _STEPS, _STEP_LEAST_BYTES)
+    step_bytes = max(min(size_bytes // _STEPS, int((first.usage_bytes or 0) * _STEP_SHARE)), _STEP_LEAST_BYTES)
     with squeezing(level) as squeeze:
         before = first
         while stopped is None and (left := size_bytes - _taken(first, before)) > 0:

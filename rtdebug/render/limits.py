@@ -101,7 +101,7 @@ def reclaim_page(place: Place, result: Reclaimed, width: int = 80) -> Iterator[s
     """What came back, and what it cost."""
     name = escape(place.container.name or short_id(place.container.id))
     yield (
-        f"{name} gave back {format_bytes(result.returned_bytes)} of the {format_bytes(result.asked_bytes)} asked for: "
+        f"{name} gave back {_given(result)} of the {format_bytes(result.asked_bytes)} asked for: "
         f"{format_bytes(result.usage_before_bytes)} -> {format_bytes(result.usage_after_bytes)}"
     )
     kinds = [f"{format_bytes(count)} {_KINDS[kind]}" for kind, count in result.by_kind_bytes.items() if count > 0]
@@ -109,6 +109,10 @@ def reclaim_page(place: Place, result: Reclaimed, width: int = 80) -> Iterator[s
     yield from labelled("stopped", result.stopped, width)
     yield from labelled("afterwards", _afterwards(result), width)
     yield from labelled("by", result.way, width)
+
+
+def _given(result: Reclaimed) -> str:
+    return format_bytes(result.returned_bytes) if result.returned_bytes > 0 else "nothing"
 
 
 _KINDS = {"anon": "anon", "file": "page cache", "shmem": "shared memory (tmpfs)", "kernel": "kernel"}
