@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import re
 import stat
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -56,21 +56,36 @@ class FileUse:
     """Under /proc, to open it again: a descriptor or a mapping of a user."""
 
 
-def read_file_uses(
-    pids: Iterable[int], device_ids: frozenset[int], proc: Path = Path("/proc")
-) -> dict[FileKey, FileUse]:
-    """The files of these file systems (st_dev) that the processes have open or mapped.
+@dataclass(slots=True)
+class FileUses:
+    """Who uses which file, of the processes that were looked at."""
 
-    A process that exits meanwhile, or may not be looked at, adds nothing. Descriptors that are on their way through
-    a socket, or registered with io_uring, belong to no process and are not seen.
+    by_key: dict[FileKey, FileUse] = field(default_factory=dict)
+    unseen: set[int] = field(default_factory=set)
+    """Processes that may not be looked at: by somebody who is not root or lacks CAP_SYS_PTRACE, mostly."""
+
+    def of(self, device_id: int, inode_id: int) -> FileUse | None:
+        """Who uses an ordinary file; None: nobody who was looked at."""
+        return self.by_key.get(FileKey(device_id, inode_id))
+
+
+def read_file_uses(pids: Iterable[int], device_ids: frozenset[int], proc: Path = Path("/proc")) -> FileUses:
+    """The files of these file systems (st_dev, at least one) that the processes have open or mapped.
+
+    A process that exits meanwhile adds nothing. Descriptors that are on their way through a socket, or registered
+    with io_uring, belong to no process and are not seen.
     """
-    uses: dict[FileKey, FileUse] = {}
+    uses = FileUses()
     remote: dict[int | None, tuple[Mount, ...]] = {}
     pattern = _maps_pattern(device_ids)
     for pid in pids:
-        with suppress(OSError):
-            _add_mappings(uses, pid, pattern, proc)
-            _add_descriptors(uses, pid, device_ids, _remote_mounts(pid, remote, proc), proc)
+        try:
+            _add_mappings(uses.by_key, pid, pattern, proc)
+            _add_descriptors(uses.by_key, pid, device_ids, _remote_mounts(pid, remote, proc), proc)
+        except PermissionError:
+            uses.unseen.add(pid)
+        except OSError:
+            continue  # it has exited
     return uses
 
 
@@ -162,11 +177,6 @@ def _remote_mounts(pid: int, known: dict[int | None, tuple[Mount, ...]], proc: P
 
 def _is_remote(mount: Mount) -> bool:
     return _REMOTE.fullmatch(mount.fstype) is not None
-
-
-def by_inode(uses: Mapping[FileKey, FileUse], device_id: int, inode_id: int) -> FileUse | None:
-    """Who uses an ordinary file; None: nobody who was looked at."""
-    return uses.get(FileKey(device_id, inode_id))
 
 
 def internal_devices() -> frozenset[int]:

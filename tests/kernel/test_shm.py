@@ -16,7 +16,7 @@ from rtdebug.shm.limits import LimitKind
 from rtdebug.shm.model import ObjectKind
 from rtdebug.shm.report import read_shm
 from tests.kernel.runtime_fixtures import MIB, make_rootfs, wait_for
-from tests.kernel.workload import build
+from tests.kernel.workload import build, memory_cgroup
 
 pytestmark = pytest.mark.kernel
 
@@ -77,6 +77,24 @@ def test_each_kind_of_object(box):
     assert all(user.comm == "shm_objects" for each in objects.values() for user in each.users)
     assert objects["sysv", "0x5eed0001"].creator.pid == box.pid
     assert [objects["sysv", f"0x5eed000{n}"].attached for n in (1, 2)] == [1, 0]
+
+
+def test_who_pays(box):
+    """Of each object whose pages can be looked at: the container, for its process touched them first."""
+    cgroup = f"/{box.id}"
+    objects = [each for each in look(box).objects if each.allocated_bytes]
+    assert {each.name: each.charged_to for each in objects} == {
+        each.name: None if each.name == "0x5eed0002" else (cgroup,) for each in objects
+    }
+
+
+def test_what_another_cgroup_wrote_is_charged_to_it(box):
+    with memory_cgroup(32 * MIB) as cgroup:
+        path = f"/proc/{box.pid}/root/dev/shm/foreign"
+        subprocess.run(["sh", "-c", f'echo $$ > {cgroup}/cgroup.procs; head -c 1000000 /dev/zero > {path}'], check=True)
+        found = next(each for each in look(box).objects if each.name == "/dev/shm/foreign")
+        assert found.charged_to == (f"/{cgroup.name}",)
+        Path(path).unlink()
 
 
 def test_the_limits_of_dev_shm(box):
