@@ -27,6 +27,8 @@ COMMANDS = (
     ("trace", "Show what a container does to its memory, live."),
     ("report", "Show a recording of a trace; needs no root."),
     ("ps", "List running containers with their memory and /dev/shm."),
+    ("limits", "Show memory limits, what is wrong, and what they should be."),
+    ("reclaim", "Take idle memory from a container, see what it costs."),
     ("shm", "Show a container's shared memory, what limits it, and what was left behind in it."),
     ("doctor", "Check what this host can do, and how to get the rest."),
     ("completion", "Print the completion script for a shell."),
