@@ -53,6 +53,7 @@ class OomDraft:
     scope: str | None = None
     """`Memory cgroup out` or `Out` of memory, as the kill line began."""
     cut: bool = False
+    unit: str | None = None
     by_hand: bool = False
     """`sysrq: Manual OOM execution` came right before."""
 
@@ -88,6 +89,7 @@ class OomDraft:
             constraint=constraint,
             oom_memcg=oom_memcg,
             task_memcg=self.task_memcg,
+            unit=self.unit,
             cpuset=self.cpuset,
             mems_allowed=self.mems_allowed,
             nodemask=self.nodemask,

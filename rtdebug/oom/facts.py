@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from rtdebug.oom.log_usage import counter_of, usage_of
@@ -138,7 +138,8 @@ def facts_of(record: OomRecord) -> Facts:
     page = record.page_size_bytes
     killed = record.victims or ((record.chosen,) if record.chosen else ())
     victims = tuple(replace(victim, swap_bytes=record.swap_bytes(victim)) for victim in killed)
-    processes = _processes(record.tasks, page)
+    names = {victim.pid: victim.comm for victim in killed}
+    processes = _processes(record.tasks, page, names)
     return Facts(
         scope=record.constraint,
         usage_bytes=counter.usage_bytes if counter else None,
@@ -162,9 +163,12 @@ def facts_of(record: OomRecord) -> Facts:
     )
 
 
-def _processes(rows: Sequence[TaskRow], page: int | None) -> tuple[Process, ...]:
+def _processes(
+    rows: Sequence[TaskRow], page: int | None, names: Mapping[int, str | None]
+) -> tuple[Process, ...]:
+    """`names`: from other lines, for rows whose end is cut off."""
     return _ordered(
-        Process(row.pid, row.comm, pages, None if page is None else pages * page)
+        Process(row.pid, row.comm or names.get(row.pid), pages, None if page is None else pages * page)
         for row in rows
         if (pages := _pages(row)) is not None
     )

@@ -24,7 +24,7 @@ SMALL_SHARE = 0.05
 """The largest of many has no more than that: to kill it is of no use, and the next kill follows."""
 SMALL_SCORE = 10
 """Of the kernel's 1000, which are the whole limit: each process has a hundredth of it at the most."""
-_KUBEPODS = re.compile(
+ALL_PODS = re.compile(
     r"/(?:[^/]*/)*(?:kubepods|(?:[^/]*-)?kubepods\.slice)"
     r"(?:/(?:burstable|besteffort|(?:[^/]*-)?kubepods-(?:burstable|besteffort)\.slice))?"
 )
@@ -126,7 +126,7 @@ def many_processes(facts: Facts) -> Finding | None:
 
 def all_pods(facts: Facts) -> Finding | None:
     """The limit of all pods of the node."""
-    if facts.scope != "memcg" or facts.oom_memcg is None or _KUBEPODS.fullmatch(facts.oom_memcg) is None:
+    if facts.scope != "memcg" or facts.oom_memcg is None or ALL_PODS.fullmatch(facts.oom_memcg) is None:
         return None
     return Finding(
         "The limit of all pods together ({oom_memcg}) was hit, not that of a container.",

@@ -17,6 +17,7 @@ from rtdebug.oom.dressing import ELLIPSES, LogLine, undress
 from rtdebug.oom.lines import (
     CONSTRAINTS,
     PATTERNS,
+    SYSTEMD_UNIT,
     WITH_COMM,
     add_host,
     before_cut,
@@ -68,6 +69,8 @@ class OomLogReader:
         self._now_ns = now_ns if now_ns is not None else line.time_ns
         if line.from_kernel:
             self._take(line)
+        elif line.source == "systemd" and self._open and (match := SYSTEMD_UNIT.match(line.message)):
+            self._open[-1].unit = match["unit"]
         return self._finish()
 
     def flush(self, now_ns: int | None = None) -> list[OomRecord]:

@@ -73,6 +73,7 @@ PATTERNS: dict[str, re.Pattern[str]] = {
     "reserved": re.compile(r"(?P<reserved_pages>\d+) pages reserved$"),
     "host_swap": re.compile(r"(?P<which>Free|Total) swap\s*= (?P<kb>\d+)kB"),
 }
+SYSTEMD_UNIT = re.compile(r"(?P<unit>[^\s:]+\.(?:service|scope)): A process of this unit has been killed by the OOM")
 WITH_COMM = ("trigger", "summary", "selected", "killed", "skipped", "reaped", "row", "cpu", "cpuset")
 _FIGURE = re.compile(r"(?P<key>[a-z]+(?:-[a-z]+)?):(?P<kb>\d+)kB")
 _SUMMARY_PART = re.compile(

@@ -6,8 +6,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from rtdebug.oom.facts import Facts
+from rtdebug.tracing.line import Value
 
-Evidence = dict[str, str | int | float | bool | list[str] | None]
+Evidence = dict[str, Value]
 """Figures by names that end in their unit."""
 
 _MATTERS = 0.1

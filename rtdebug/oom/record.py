@@ -155,6 +155,8 @@ class OomRecord:
     """Path of the cgroup whose limit was hit."""
     task_memcg: str | None
     """Path of the victim's cgroup."""
+    unit: str | None
+    """The unit in which systemd says a process was killed; it says so right after."""
     cpuset: str | None
     """Name of the trigger's cpuset cgroup: its container, not the victim's."""
     mems_allowed: str | None

@@ -11,6 +11,8 @@ from collections.abc import Iterable, Iterator
 from itertools import groupby
 from operator import itemgetter
 
+from rtdebug.errors import RtdebugError
+from rtdebug.oom.dressing import undress
 from rtdebug.oom.kernel_log import OomLogReader
 from rtdebug.oom.record import OomRecord
 from rtdebug.oom.when import line_clock_ns
@@ -41,15 +43,22 @@ _ROW = re.compile(rb"\[ *\d+\] +\d+ +\d+ +\d+")
 
 
 def scan_log(blocks: Iterable[bytes]) -> Iterator[OomRecord]:
-    """All OOM kills of one log, in the order they began; gives each as soon as it is over."""
-    from rtdebug.oom.dressing import undress
+    """All OOM kills of one log, in the order they began; gives each as soon as it is over.
 
+    An RtdebugError out of `blocks` comes through after the kills that were read before it.
+    """
     reader = OomLogReader()
-    for _, numbered in groupby(oom_lines(blocks), key=itemgetter(0)):
-        region = (raw.decode("utf-8", "surrogateescape") for _, raw in numbered)
-        for line in undress(region):
-            yield from reader.feed(line, line_clock_ns(line))
+    problem: RtdebugError | None = None
+    try:
+        for _, numbered in groupby(oom_lines(blocks), key=itemgetter(0)):
+            region = (raw.decode("utf-8", "surrogateescape") for _, raw in numbered)
+            for line in undress(region):
+                yield from reader.feed(line, line_clock_ns(line))
+    except RtdebugError as error:
+        problem = error
     yield from reader.flush()
+    if problem is not None:
+        raise problem
 
 
 def oom_lines(blocks: Iterable[bytes]) -> Iterator[tuple[int, bytes]]:
