@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 
 from rtdebug.oom.episode import OomEpisode
 from rtdebug.oom.log_usage import counter_of
-from rtdebug.oom.record import MemoryCounter, OomRecord, Victim
+from rtdebug.oom.record import MemoryCounter, OomRecord, Selected, Victim
 from rtdebug.oom.schema import episode_fields, killed_of
 from rtdebug.render.block import LABEL_COLUMNS, block, columns, labelled, short_ids
 from rtdebug.render.columns import wrap
@@ -121,16 +121,20 @@ def _victim(record: OomRecord, victim: Victim) -> str:
 def _outcome(record: OomRecord) -> str:
     selected, pids = record.selected, {victim.pid for victim in record.victims}
     reaped = [each.pid for each in record.reaped if each.pid not in pids]
+    sacrificed = selected is not None and bool(pids) and selected.pid not in pids
     parts = [
         f"with its whole group {short_ids(record.group_memcg)} (memory.oom.group)" if record.group_memcg else "",
-        f"{selected.comm or UNKNOWN} (pid {selected.pid}, score {selected.score}) was chosen; a child or another thread of it was killed"
-        if selected and pids and selected.pid not in pids
-        else "",
+        _sacrificed(selected) if selected and sacrificed else "",
         f"{len(record.skipped_pids)} were exiting already" if record.skipped_pids else "",
         f"{len(reaped)} more processes reaped whose kill is not in the log" if reaped else "",
         f"{record.suppressed_dumps} dumps before this one suppressed by the kernel" if record.suppressed_dumps else "",
     ]
     return "; ".join(part for part in parts if part)
+
+
+def _sacrificed(selected: Selected) -> str:
+    who = f"{selected.comm or UNKNOWN} (pid {selected.pid}, score {selected.score})"
+    return f"{who} was chosen; a child or another thread of it was killed"
 
 
 def _owner(episode: OomEpisode) -> str:
