@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from dataclasses import dataclass
 
 from rtdebug.containers.cgroup_path import CgroupPath, parse_cgroup_path
 from rtdebug.containers.model import Container
+from rtdebug.containers.owners import OwnerOf
 from rtdebug.oom.facts import Facts, facts_of
 from rtdebug.oom.judges import ALL_PODS
 from rtdebug.oom.record import OomRecord
 from rtdebug.oom.verdict import Verdict, judge
 from rtdebug.oom.when import When, when
-
-OwnerOf = Callable[[str], Container | None]
-"""From a cgroup's path to the container of this host that it belongs to."""
 
 _USER = re.compile(r"/user-(\d+)\.slice/")
 

@@ -8,10 +8,10 @@ import lzma
 import shutil
 import subprocess
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from io import BufferedReader
 from pathlib import Path
-from typing import IO
 
 from rtdebug.errors import HostUnable, RtdebugError, UsageProblem
 from rtdebug.host.kmsg import KmsgReader
@@ -20,7 +20,6 @@ from rtdebug.oom.kernel_log import OomLogReader
 from rtdebug.oom.record import OomRecord
 from rtdebug.oom.scan import BLOCK_BYTES, scan_log
 
-_BROKEN = (OSError, EOFError, zlib.error, lzma.LZMAError)
 _JOURNAL = ("journalctl", "--no-pager", "--quiet", "--output=json", "--all", "_TRANSPORT=kernel")
 """Of all boots: a host that ran out of memory is often started anew."""
 
@@ -31,18 +30,23 @@ def read_file(path: Path) -> Iterator[OomRecord]:
     Raises UsageProblem when there is none, RtdebugError when it cannot be read to its end.
     """
     try:
-        with path.open("rb", buffering=0) as raw:
-            yield from scan_log(_blocks(_plain(path, raw), path))
+        with path.open("rb") as file:
+            yield from _read(file, str(path))
     except FileNotFoundError as error:
         raise UsageProblem(f"no file {path}", "give the path of a kernel log, or - for standard input") from error
     except OSError as error:
-        raise RtdebugError(f"cannot read {path}: {error.strerror}", "kernel logs are often for root only") from error
+        raise RtdebugError(
+            f"cannot read {path}: {error.strerror}", "give files; kernel logs are often for root only"
+        ) from error
 
 
-def read_stream(stream: IO[bytes]) -> Iterator[OomRecord]:
-    """The OOM kills in a pipe, each as soon as it is over."""
-    read = getattr(stream, "read1", stream.read)
-    return scan_log(iter(lambda: read(BLOCK_BYTES), b""))
+def read_stream(stream: BufferedReader) -> Iterator[OomRecord]:
+    """The OOM kills in a pipe, each as soon as it is over. Raises RtdebugError."""
+    return _read(stream, "standard input")
+
+
+def _read(file: BufferedReader, name: str) -> Iterator[OomRecord]:
+    return scan_log(_blocks(_plain(file), name))
 
 
 def read_ring_buffer() -> Iterator[OomRecord]:
@@ -87,29 +91,21 @@ def _running(command: list[str]) -> Iterator[subprocess.Popen[bytes]]:
                 process.kill()
 
 
-def _plain(path: Path, raw: IO[bytes]) -> IO[bytes]:
-    """`raw` uncompressed, by its first bytes."""
-    if not path.is_file():
-        return raw  # a pipe cannot be read twice
-    start = raw.read(6)
-    raw.seek(0)
+def _plain(file: BufferedReader) -> Callable[[int], bytes]:
+    """What reads a block of `file`, uncompressed: by its first bytes, whatever its name."""
+    start = file.peek(6)
     if start.startswith(b"\x1f\x8b"):
-        return gzip.GzipFile(fileobj=raw)  # type: ignore[return-value]
+        return gzip.GzipFile(fileobj=file).read1
     if start.startswith(b"BZh"):
-        return bz2.BZ2File(raw)
-    if start == b"\xfd7zXZ\0":
-        return lzma.LZMAFile(raw)
-    return raw
+        return bz2.BZ2File(file).read1
+    if start.startswith(b"\xfd7zXZ\0"):
+        return lzma.LZMAFile(file).read1
+    return file.read1  # what there is: a pipe may be slow
 
 
-def _blocks(file: IO[bytes], path: Path) -> Iterator[bytes]:
-    while True:
-        try:
-            block = file.read(BLOCK_BYTES)
-        except IsADirectoryError as error:
-            raise UsageProblem(f"{path} is a folder", "give the files in it") from error
-        except _BROKEN as error:
-            raise RtdebugError(f"{path} is damaged: {error}", "what comes before is shown") from error
-        if not block:
-            return
-        yield block
+def _blocks(read: Callable[[int], bytes], name: str) -> Iterator[bytes]:
+    try:
+        while block := read(BLOCK_BYTES):
+            yield block
+    except (gzip.BadGzipFile, EOFError, zlib.error, lzma.LZMAError) as error:
+        raise RtdebugError(f"{name} is damaged: {error}", "the kills before that are shown") from error
