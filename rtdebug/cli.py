@@ -26,6 +26,7 @@ from rtdebug.render.guess import did_you_mean
 COMMANDS = (
     ("trace", "Show what a container does to its memory, live."),
     ("report", "Show a recording of a trace; needs no root."),
+    ("oom", "Explain OOM kills, from this host's kernel log or from files."),
     ("ps", "List running containers with their memory and /dev/shm."),
     ("limits", "Show memory limits, what is wrong, and what they should be."),
     ("reclaim", "Take idle memory from a container, see what it costs."),
