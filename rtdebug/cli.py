@@ -27,6 +27,7 @@ COMMANDS = (
     ("trace", "Show what a container does to its memory, live."),
     ("report", "Show a recording of a trace; needs no root."),
     ("oom", "Explain OOM kills, from this host's kernel log or from files."),
+    ("diagnose", "Say why a container runs out of memory, and what to change."),
     ("ps", "List running containers with their memory and /dev/shm."),
     ("limits", "Show memory limits, what is wrong, and what they should be."),
     ("reclaim", "Take idle memory from a container, see what it costs."),
