@@ -26,6 +26,9 @@ from rtdebug.render.guess import did_you_mean
 COMMANDS = (
     ("trace", "Show what a container does to its memory, live."),
     ("report", "Show a recording of a trace; needs no root."),
+    ("snapshot", "Write all about a container's memory into one file."),
+    ("show", "Show a snapshot; needs no root."),
+    ("diff", "Show what changed between two snapshots, or in a container in a while."),
     ("ps", "List running containers with their memory and /dev/shm."),
     ("doctor", "Check what this host can do, and how to get the rest."),
     ("completion", "Print the completion script for a shell."),

@@ -16,7 +16,9 @@ import gzip
 import io
 import json
 import os
+import re
 import tarfile
+import time
 import zlib
 from collections.abc import Iterator
 from contextlib import suppress
@@ -24,7 +26,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from rtdebug.errors import RtdebugError
+from rtdebug.errors import RtdebugError, UsageProblem
 from rtdebug.snapshot.accounting import account
 from rtdebug.snapshot.codec import FormError, from_plain, to_plain
 from rtdebug.snapshot.model import SCHEMA_VERSION, MappingGroup, Snapshot
@@ -38,6 +40,20 @@ _HINT = "a snapshot is made by: rtdebug snapshot CONTAINER"
 
 class ArchiveError(RtdebugError):
     """The file is no snapshot that this version can read, or is damaged."""
+
+
+def default_path(snapshot: Snapshot) -> Path:
+    """A name with container and time, in the current folder; nothing of the container's name leads elsewhere."""
+    name = snapshot.container.name or snapshot.container.id[:12]
+    safe = re.sub(r"[^\w.-]+", "-", name, flags=re.ASCII).strip(".-")[:60] or "container"
+    moment = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime(snapshot.time_ns // 1_000_000_000))
+    return Path(f"rtdebug-{safe}-{moment}.tar.gz")
+
+
+def refuse_existing(path: Path | None, force: bool) -> None:
+    """Raises UsageProblem if a file is there and may not be replaced."""
+    if path is not None and path.exists() and not force:
+        raise UsageProblem(f"{path} is there already", "give another --file, or --force to replace it")
 
 
 def write_archive(snapshot: Snapshot, path: Path) -> int:
