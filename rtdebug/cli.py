@@ -30,6 +30,7 @@ COMMANDS = (
     ("show", "Show a snapshot; needs no root."),
     ("diff", "Show what changed between two snapshots, or in a container in a while."),
     ("ps", "List running containers with their memory and /dev/shm."),
+    ("shm", "Show a container's shared memory, what limits it, and what was left behind in it."),
     ("doctor", "Check what this host can do, and how to get the rest."),
     ("completion", "Print the completion script for a shell."),
 )
