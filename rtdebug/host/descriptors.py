@@ -7,6 +7,7 @@ proc_pid_fdinfo(5), fs/d_path.c.
 from __future__ import annotations
 
 import re
+import stat
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from enum import StrEnum
@@ -116,6 +117,8 @@ def _with_size(group: FdGroup, link: Path) -> FdGroup:
         status = link.stat()
     except OSError:
         return group
+    if not stat.S_ISREG(status.st_mode):  # a device in /dev, a folder
+        return replace(group, kind=FdKind.FILE)
     return replace(
         group,
         device_id=status.st_dev,

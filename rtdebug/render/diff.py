@@ -20,6 +20,7 @@ _TITLES = {
     Subject.PROCESS: "By process (PSS; count: threads)",
     Subject.MAPPING: "By mapping (PSS and swap; count: mappings)",
     Subject.FD: "By open file (memory it holds; count: descriptors)",
+    Subject.SHM: "By piece of shared memory (count: processes that use it)",
     Subject.CGROUP: "By figure of the cgroups, the container's and those above",
 }
 _HAS_COUNT = frozenset(Subject) - {Subject.KIND}

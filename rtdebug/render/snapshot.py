@@ -23,6 +23,13 @@ LABELS = {
     "shmem": "shared memory (/dev/shm and other tmpfs, memfd, SysV)",
     "mapped_shmem": "mapped by live processes",
     "unmapped_shmem": "in files and segments that no process has mapped",
+    "posix_objects": "files in /dev/shm",
+    "file_objects": "files in other tmpfs",
+    "deleted_objects": "deleted files that are still open",
+    "memfd_objects": "memfds",
+    "sysv_objects": "SysV segments",
+    "anonymous_objects": "shared anonymous memory",
+    "other_shmem": "other: swapped in part, or not found",
     "foreign_shmem": "mapped by processes here, but charged to other cgroups",
     "page_cache": "page cache",
     "mapped_page_cache": "files mapped by live processes",
@@ -126,13 +133,20 @@ def _part_lines(accounting: Accounting) -> Iterator[str]:
     total = accounting.cgroup_bytes
     for part in accounting.parts:
         rows.append((format_bytes(part.bytes), _share(part.bytes, total), _bar(part.bytes, total), _label(part)))
-        rows += [(format_bytes(inner.bytes), "", "", f"  {_label(inner)}") for inner in part.parts if inner.bytes]
+        rows += _inner_rows(part, 1)
     if accounting.difference_bytes is not None:
         rows.append((format_bytes(accounting.difference_bytes), _share(accounting.difference_bytes, total), "",
                      f"difference: {_difference(accounting)}"))  # fmt: skip
     rows.append((format_bytes(total), "", "", f"= what cgroup {short_path(accounting.cgroup or UNKNOWN)} counts"))
     rows += [(format_bytes(part.bytes), "", "", f"beside it: {_label(part)}") for part in accounting.beside]
     yield from (f"  {line}" for line in align(rows, right={0, 1}))
+
+
+def _inner_rows(part: Part, depth: int) -> Iterator[tuple[str, ...]]:
+    for inner in part.parts:
+        if inner.bytes:
+            yield (format_bytes(inner.bytes), "", "", "  " * depth + _label(inner))
+            yield from _inner_rows(inner, depth + 1)
 
 
 def _difference(accounting: Accounting) -> str:

@@ -9,12 +9,14 @@ from rtdebug.host.meminfo import BuddyZone
 from rtdebug.render.columns import align
 from rtdebug.render.escape import escape
 from rtdebug.render.jsonl import encode_object
+from rtdebug.render.shm import shm_table
 from rtdebug.render.snapshot import MOST_ROWS, command_of, render_overview
 from rtdebug.render.terminal import Style, paint
 from rtdebug.render.units import UNKNOWN, format_bytes, format_count, format_duration, short_path
 from rtdebug.snapshot.accounting import account
 from rtdebug.snapshot.codec import to_plain
-from rtdebug.snapshot.model import MappingGroup, ProcessRecord, Snapshot
+from rtdebug.snapshot.model import MappingGroup, NamespaceRecord, ProcessRecord, Snapshot
+from rtdebug.snapshot.shared import report_of
 
 Row = tuple[str, ...]
 _WIDEST = 60
@@ -33,12 +35,15 @@ def render_pages(
             continue
         yield paint(_TITLES[name], Style.TITLE, colour)
         lines = list(_PAGES[name](snapshot, most_rows))
-        yield from (f"  {line}" for line in lines or ["none"])
+        yield from (f"  {line}".rstrip() for line in lines or ["none"])
 
 
 def snapshot_json(snapshot: Snapshot) -> str:
     """The whole snapshot with its accounting, as one JSON document on one line."""
-    return encode_object({**to_plain(snapshot), "accounting": to_plain(account(snapshot))}) + "\n"
+    plain = to_plain(snapshot)
+    shared = plain.pop("shared") or {}
+    parts = {key: shared.get(key) for key in ("tmpfs", "shm", "sysv", "dev_shm_fstype")}
+    return encode_object({**plain, **parts, "accounting": to_plain(account(snapshot))}) + "\n"
 
 
 def _processes(snapshot: Snapshot, most_rows: int | None) -> Iterator[str]:
@@ -92,6 +97,12 @@ def _fds(snapshot: Snapshot, most_rows: int | None) -> Iterator[str]:
     yield from _table(header, rows, range(3), most_rows)
 
 
+def _shm(snapshot: Snapshot, most_rows: int | None) -> Iterator[str]:
+    report = report_of(snapshot)
+    if report is not None:
+        yield from shm_table(report).rstrip().splitlines()[2:]
+
+
 def _cgroups(snapshot: Snapshot, most_rows: int | None) -> Iterator[str]:
     header = ("USAGE", "LIMIT", "HIGH", "PEAK", "HITS", "SWAP", "PIDS", "STALLED", "CGROUP")
     rows = [
@@ -125,17 +136,25 @@ def _stalled(memory: MemoryState | None) -> str:
 
 def _namespaces(snapshot: Snapshot, most_rows: int | None) -> Iterator[str]:
     rows = [
-        (each.kind, str(each.inode_id), "the host's" if each.is_host else "its own", format_count(len(each.pids)))
+        (each.kind, str(each.inode_id), _whose(each), format_count(len(each.pids)))
         for each in snapshot.namespaces
     ]
     yield from _table(("KIND", "INODE", "WHOSE", "PROCESSES"), rows, {1, 3}, most_rows)
+
+
+def _whose(namespace: NamespaceRecord) -> str:
+    if namespace.is_host is None:
+        return UNKNOWN
+    if namespace.is_host:
+        return "the host's"
+    return "shared with " + ", ".join(map(short_path, namespace.shared_with)) if namespace.shared_with else "its own"
 
 
 def _network(snapshot: Snapshot, most_rows: int | None) -> Iterator[str]:
     network = snapshot.network
     if network is None:
         return
-    whose = "the host's" if network.is_host else "its own"
+    whose = {None: UNKNOWN, True: "the host's", False: "its own"}[network.is_host]
     yield (
         f"{whose}; {format_count(network.socket_count)} IP sockets hold {format_bytes(network.socket_rmem_bytes)} "
         f"received and {format_bytes(network.socket_wmem_bytes)} to send"
@@ -251,6 +270,7 @@ _PAGES: Mapping[str, _Page] = {
     "processes": _processes,
     "mappings": _mappings,
     "fds": _fds,
+    "shm": _shm,
     "cgroups": _cgroups,
     "namespaces": _namespaces,
     "network": _network,
@@ -261,6 +281,7 @@ _TITLES = {
     "processes": "Processes",
     "mappings": "Mappings, alike ones of a process added up, the largest by PSS first",
     "fds": "Open files, those that hold memory first",
+    "shm": "Shared memory: tmpfs and what lies in them, memfds, SysV segments",
     "cgroups": "Cgroups, from the container's up to the root",
     "namespaces": "Namespaces",
     "network": "Network namespace",

@@ -8,11 +8,11 @@ Documentation/admin-guide/cgroup-v1/memory.rst, cgroup-v2.rst ("memory.stat"), m
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from rtdebug.host.maps import MappingKind, MemoryUse
 from rtdebug.host.memcg import MemoryState
-from rtdebug.snapshot.model import ProcessRecord, Snapshot
+from rtdebug.snapshot.model import ProcessRecord, SharedMemory, Snapshot
 
 STOCK_PAGES = 64
 """MEMCG_CHARGE_BATCH: each CPU may hold so many pages that are charged and not yet used."""
@@ -80,7 +80,11 @@ def account(snapshot: Snapshot) -> Accounting:
     if memory is None:
         return Accounting(None, None, (), None, 0, _process_shares(snapshot.processes), (), _notes(snapshot, None))
     mapped = _mapped(snapshot.processes)
-    parts = (_parts_v2 if memory.version == 2 else _parts_v1)(memory, mapped, snapshot.processes)
+    slack_bytes = STOCK_PAGES * snapshot.host.page_bytes * snapshot.host.cpus
+    split = _parts_v2 if memory.version == 2 else _parts_v1
+    parts = tuple(
+        _with_objects(part, snapshot.shared, slack_bytes) for part in split(memory, mapped, snapshot.processes)
+    )
     total = sum(part.bytes for part in parts)
     usage = memory.usage_bytes
     return Accounting(
@@ -88,7 +92,7 @@ def account(snapshot: Snapshot) -> Accounting:
         cgroup_bytes=usage,
         parts=parts,
         difference_bytes=None if usage is None else usage - total,
-        slack_bytes=STOCK_PAGES * snapshot.host.page_bytes * snapshot.host.cpus,
+        slack_bytes=slack_bytes,
         shares=(*_process_shares(snapshot.processes), *_unowned(parts)),
         beside=_beside(snapshot, memory),
         notes=_notes(snapshot, memory),
@@ -168,6 +172,25 @@ def _user_parts(
     yield Part("shmem", memory.shmem_bytes, _split(memory.shmem_bytes, mapped.shmem_bytes, "shmem"))
     cache = max(0, memory.file_bytes - memory.shmem_bytes - swap_cache)
     yield Part("page_cache", cache, _cache_parts(cache, memory.shmem_bytes, mapped, file_mapped))
+
+
+def _with_objects(part: Part, shared: SharedMemory | None, slack_bytes: int) -> Part:
+    """Shared memory that no process has mapped, by what made it, where that is known and fits."""
+    if part.kind == "unmapped_shmem":
+        return replace(part, parts=_unmapped_objects(shared, part.bytes, slack_bytes))
+    return replace(part, parts=tuple(_with_objects(inner, shared, slack_bytes) for inner in part.parts))
+
+
+def _unmapped_objects(shared: SharedMemory | None, total: int, slack_bytes: int) -> tuple[Part, ...]:
+    """Not more than there is: an object may be in swap, or be charged to another cgroup."""
+    found: dict[str, int] = {}
+    for each in (*shared.shm, *shared.sysv) if shared else ():
+        if not each.mappers and each.allocated_bytes:
+            found[each.kind.value] = found.get(each.kind.value, 0) + each.allocated_bytes
+    if not found or sum(found.values()) > total + slack_bytes:
+        return ()
+    parts = [Part(f"{kind}_objects", size) for kind, size in found.items()]
+    return _with_rest(parts, total, "other_shmem")
 
 
 def _split(total: int, in_processes: int, kind: str) -> tuple[Part, ...]:

@@ -36,6 +36,8 @@ class Subject(StrEnum):
     PROCESS = "process"
     MAPPING = "mapping"
     FD = "fd"
+    SHM = "shm"
+    """A piece of shared memory: a file of a tmpfs, a memfd, a SysV segment."""
     CGROUP = "cgroup"
 
 
@@ -109,6 +111,7 @@ def compare(before: Snapshot, after: Snapshot) -> Diff:
         *filter(None, map(_process_change, pairs)),
         *(change for pair in pairs for change in _inside(Subject.MAPPING, pair, _mapping_figures)),
         *(change for pair in pairs for change in _inside(Subject.FD, pair, _fd_figures)),
+        *_changes(Subject.SHM, _shm_figures(before), _shm_figures(after)),
         *_cgroup_changes(before, after),
     )
     return Diff(before, after, tuple(sorted(changes, key=_rank)))
@@ -157,7 +160,7 @@ def _kinds(before: Snapshot, after: Snapshot) -> Iterator[Change]:
 def _flat(parts: Iterable[Part]) -> Iterator[tuple[str, int]]:
     for part in parts:
         yield part.kind, part.bytes
-        yield from ((f"{part.kind}.{inner.kind}", inner.bytes) for inner in part.parts)
+        yield from ((f"{part.kind}.{kind}", size) for kind, size in _flat(part.parts))
 
 
 def _process_change(pair: _Pair) -> Change | None:
@@ -227,6 +230,15 @@ def _fd_figures(process: ProcessRecord) -> _Sized:
         held = None if group.allocated_bytes is None else group.allocated_bytes + (size or 0)
         found[name] = (held, count + group.count)
     return dict(found)
+
+
+def _shm_figures(snapshot: Snapshot) -> _Sized:
+    """By name and inode number: a new file of an old name is another one."""
+    shared = snapshot.shared
+    return {
+        f"{each.kind.value} {each.name} ({each.inode_id})": (each.allocated_bytes, len(each.users))
+        for each in ((*shared.shm, *shared.sysv) if shared else ())
+    }
 
 
 def _cgroup_changes(before: Snapshot, after: Snapshot) -> Iterator[Change]:

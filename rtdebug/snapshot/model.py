@@ -6,7 +6,7 @@ Text is as the kernel gave it, bytes that are not UTF-8 as surrogate escapes: wh
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from rtdebug.containers.model import Container
 from rtdebug.host.descriptors import FdGroup
@@ -14,6 +14,8 @@ from rtdebug.host.maps import MappingKind, MemoryUse
 from rtdebug.host.memcg import MemoryState
 from rtdebug.host.meminfo import BuddyZone
 from rtdebug.host.thp import ThpSettings
+from rtdebug.shm.model import ShmObject
+from rtdebug.shm.mounts import TmpfsMount
 
 SCHEMA_VERSION = 1
 """Of the file. A reader takes its own and older ones; keys it does not know it leaves alone."""
@@ -27,7 +29,7 @@ class MappingGroup:
 
     kind: MappingKind
     path: str
-    """As in host.maps.Mapping: without ` (deleted)`; "" for unnamed memory and for what others_of says."""
+    """As in host.maps.Mapping: without ` (deleted)`; "" for unnamed memory and for a rest."""
     deleted: bool
     perms: str
     device: tuple[int, int]
@@ -87,8 +89,10 @@ class NamespaceRecord:
     kind: str
     inode_id: int
     pids: tuple[int, ...]
-    is_host: bool
-    """It is that of the host's init too: nothing is isolated there."""
+    is_host: bool | None
+    """It is the host's: nothing is isolated there."""
+    shared_with: tuple[str, ...] = ()
+    """Memory cgroups of other processes in it: containers of a pod share some. Not looked for in the host's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +137,7 @@ class NetworkRecord:
     """The network namespace."""
 
     inode_id: int | None
-    is_host: bool
+    is_host: bool | None
     links: tuple[LinkRecord, ...]
     routes: tuple[str, ...]
     """As `ip route` would say it: `default via 10.0.0.1 dev eth0`."""
@@ -144,6 +148,22 @@ class NetworkRecord:
     """Allocated for receiving, all IP sockets of the namespace together (sock_diag(7), SK_MEMINFO)."""
     socket_wmem_bytes: int | None
     """Allocated for sending, and queued."""
+
+
+@dataclass(frozen=True, slots=True)
+class SharedMemory:
+    """tmpfs, POSIX and SysV shared memory, memfds."""
+
+    pid: int
+    """The process whose view it is."""
+    tmpfs: tuple[TmpfsMount, ...]
+    shm: tuple[ShmObject, ...]
+    """Files of tmpfs, memfds, anonymous shared memory; the largest first."""
+    sysv: tuple[ShmObject, ...]
+    """Segments of the IPC namespace: `name` is the key, `inode_id` the shmid."""
+    dev_shm_fstype: str | None
+    unseen_pids: tuple[int, ...]
+    """Processes that could not be asked whether they use it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,9 +201,10 @@ class Snapshot:
     cgroups: tuple[CgroupRecord, ...]
     """The container's first, the root last."""
     network: NetworkRecord | None
+    shared: SharedMemory | None
     host: HostRecord
     notes: tuple[str, ...] = ()
     """What vanished or could not be read."""
     schema: int = SCHEMA_VERSION
-    inside: Json | None = field(default=None)
+    inside: Json | None = None
     """With --exec: what the helper in the container found."""

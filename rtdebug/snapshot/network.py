@@ -20,6 +20,7 @@ from rtdebug.host.child import Child
 from rtdebug.host.process import namespace_id
 from rtdebug.host.text import parse_int, read_text
 from rtdebug.snapshot.model import LinkRecord, NetworkRecord
+from rtdebug.snapshot.surroundings import host_namespaces
 
 _CLONE_NEWNET = 0x40000000
 _MAIN_TABLE = 254
@@ -42,16 +43,16 @@ class NetworkQuestion:
         self._pid, self._proc = pid, proc
         self._child = Child(partial(_ask, pid, proc))
 
-    def record(self) -> NetworkRecord:
-        """The answer. Raises RtdebugError."""
-        answer = self._child.result()
+    def answer(self) -> NetworkRecord:
+        """The found. Raises RtdebugError."""
+        found = self._child.result()
         own = namespace_id(self._pid, "net", self._proc)
-        count, rmem, wmem = answer.sockets or (None, None, None)
+        count, rmem, wmem = found.sockets or (None, None, None)
         return NetworkRecord(
             inode_id=own,
-            is_host=own is not None and own == namespace_id(1, "net", self._proc),
-            links=answer.links,
-            routes=answer.routes,
+            is_host=None if own is None else own == host_namespaces(self._proc).get("net"),
+            links=found.links,
+            routes=found.routes,
             sockets=read_sockstat(self._pid, self._proc),
             socket_count=count,
             socket_rmem_bytes=rmem,

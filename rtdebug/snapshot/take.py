@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol, TypeVar
 
 from rtdebug import __version__
 from rtdebug.containers.model import Container
@@ -15,13 +16,25 @@ from rtdebug.host.cgroup import MemoryHierarchy, find_memory_hierarchy
 from rtdebug.host.process import namespace_id
 from rtdebug.snapshot.cgroups import read_cgroups
 from rtdebug.snapshot.freeze import find_freezer, frozen
-from rtdebug.snapshot.model import CgroupRecord, NetworkRecord, RuntimeRecord, Snapshot
+from rtdebug.snapshot.model import CgroupRecord, ProcessRecord, RuntimeRecord, SharedMemory, Snapshot
 from rtdebug.snapshot.network import NetworkQuestion
 from rtdebug.snapshot.processes import Progress, Reading, is_single_process, members, read_processes
 from rtdebug.snapshot.runtime import read_runtime
+from rtdebug.snapshot.shared import SharedMemoryQuestion
 from rtdebug.snapshot.surroundings import collect_namespaces, read_host
 
 _MOST_PIDS_NAMED = 10
+
+
+T = TypeVar("T")
+T_co = TypeVar("T_co", covariant=True)
+
+
+class Question(Protocol[T_co]):
+    """Something a forked child finds out."""
+
+    def answer(self) -> T_co:
+        """Wait for it. Raises RtdebugError."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +48,8 @@ class SnapshotOptions:
     mappings: bool = True
     """Each process's mappings: most of the time that a snapshot takes."""
     network: bool = True
+    shm: bool = True
+    """Shared memory, and who uses it: asks all processes of the host."""
     runtime: bool = True
     """Ask runc or crun for the state: a process to start."""
 
@@ -53,8 +68,40 @@ def take_snapshot(
     """
     options = options or SnapshotOptions()
     hierarchy = hierarchy or find_memory_hierarchy(proc)
+    time_ns, began = time.time_ns(), time.monotonic_ns()
+    notes: list[str] = []
+    # Before it is frozen: runc would call it paused; and loading what asks the network takes a while.
+    network = _ask_network(container, hierarchy, options, proc)
+    runtime = read_runtime(container, options.with_environ) if options.runtime else RuntimeRecord(None, None)
     with _held(container, options, proc) as is_frozen:
-        return _take(container, hierarchy, options, proc, sys, progress, is_frozen)
+        seen = _look(container, hierarchy, options, proc, progress, notes)
+    if is_frozen is False:
+        notes.append("not all of its processes could be frozen")
+    return Snapshot(
+        version=__version__,
+        time_ns=time_ns,
+        frozen=bool(is_frozen),
+        container=container,
+        cgroup_version=hierarchy.version,
+        runtime=runtime,
+        processes=seen.processes,
+        namespaces=collect_namespaces(seen.processes, proc),
+        cgroups=seen.cgroups,
+        network=_answer(network, notes),
+        shared=seen.shared,
+        host=read_host(proc, sys),
+        notes=tuple(notes),
+        took_ns=time.monotonic_ns() - began,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Seen:
+    """What changes from one moment to the next."""
+
+    cgroups: tuple[CgroupRecord, ...]
+    processes: tuple[ProcessRecord, ...]
+    shared: SharedMemory | None
 
 
 @contextlib.contextmanager
@@ -70,40 +117,22 @@ def _held(container: Container, options: SnapshotOptions, proc: Path) -> Iterato
         yield stands
 
 
-def _take(
+def _look(
     container: Container,
     hierarchy: MemoryHierarchy,
     options: SnapshotOptions,
     proc: Path,
-    sys: Path,
     progress: Progress | None,
-    is_frozen: bool | None,
-) -> Snapshot:
-    time_ns, began = time.time_ns(), time.monotonic_ns()
-    notes = ["not all of its processes could be frozen"] if is_frozen is False else []
+    notes: list[str],
+) -> _Seen:
     cgroups = _cgroups(container, hierarchy, proc, notes)
     wanted = _members(container, hierarchy, proc, notes)
-    question = _ask_network(container, wanted, options, proc)
-    reading = Reading(proc, options.with_environ, options.mappings)
-    processes, vanished = read_processes(wanted, reading, progress)
+    shared = SharedMemoryQuestion(container, hierarchy, proc) if options.shm and wanted else None
+    processes, vanished = read_processes(wanted, Reading(proc, options.with_environ, options.mappings), progress)
     if vanished:
         named = ", ".join(map(str, vanished[:_MOST_PIDS_NAMED])) + (", ..." if len(vanished) > _MOST_PIDS_NAMED else "")
         notes.append(f"{len(vanished)} of {len(wanted)} processes exited while they were read: {named}")
-    return Snapshot(
-        version=__version__,
-        time_ns=time_ns,
-        took_ns=time.monotonic_ns() - began,
-        frozen=bool(is_frozen),
-        container=container,
-        cgroup_version=hierarchy.version,
-        runtime=read_runtime(container, options.with_environ) if options.runtime else RuntimeRecord(None, None),
-        processes=processes,
-        namespaces=collect_namespaces(processes, proc),
-        cgroups=cgroups,
-        network=_network(question, notes),
-        host=read_host(proc, sys),
-        notes=tuple(notes),
-    )
+    return _Seen(cgroups, processes, _answer(shared, notes))
 
 
 def _cgroups(
@@ -127,20 +156,20 @@ def _members(container: Container, hierarchy: MemoryHierarchy, proc: Path, notes
 
 
 def _ask_network(
-    container: Container, wanted: tuple[int, ...], options: SnapshotOptions, proc: Path
+    container: Container, hierarchy: MemoryHierarchy, options: SnapshotOptions, proc: Path
 ) -> NetworkQuestion | None:
     """Asked of init; of a bare cgroup's first process, for it has none."""
-    pid = container.pid or next(iter(wanted), None)
+    pid = container.pid or next(iter(_members(container, hierarchy, proc, [])), None)
     if not options.network or pid is None or namespace_id(pid, "net", proc) is None:
         return None
     return NetworkQuestion(pid, proc)
 
 
-def _network(question: NetworkQuestion | None, notes: list[str]) -> NetworkRecord | None:
+def _answer(question: Question[T] | None, notes: list[str]) -> T | None:
     if question is None:
         return None
     try:
-        return question.record()
+        return question.answer()
     except RtdebugError as error:
         notes.append(error.message)
         return None
