@@ -25,7 +25,7 @@ from rtdebug.render.escape import escape
 COMMANDS = (
     ("trace", "Show what a container does to its memory, live."),
     ("report", "Show a recording of a trace; needs no root."),
-    ("madvise", "Find, measure and give advice on memory: huge pages, giving it back."),
+    ("madvise", "Find, measure and give advice on memory: huge pages and others."),
     ("ps", "List running containers with their memory and /dev/shm."),
     ("doctor", "Check what this host can do, and how to get the rest."),
     ("completion", "Print the completion script for a shell."),
