@@ -6,9 +6,15 @@ numpy's loops are compiled: one call is a million accesses. benchmarks/madvise.p
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rtdebug.madvise.plan import CACHE_LINE_BYTES, Case
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    Index = NDArray[np.int64]
 
 _WORD_BYTES = 8
 _ZIPF_EXPONENT = 0.99
@@ -37,7 +43,7 @@ def accesses(case: Case, page_bytes: int, seed: int) -> Callable[[Words], None]:
     return _scattered_write(index) if write else _scattered_read(index)
 
 
-def make_index(case: Case, page_bytes: int, seed: int) -> Any:
+def make_index(case: Case, page_bytes: int, seed: int) -> Index:
     """Indices of words, in the order of the accesses; for `random` and `zipf`."""
     import numpy as np
 
@@ -51,7 +57,8 @@ def make_index(case: Case, page_bytes: int, seed: int) -> Any:
     ranks = np.searchsorted(weights.cumsum() / weights.sum(), source.random(case.access_count), side="right")
     # the popular pages lie anywhere, as in a real heap
     page = source.permutation(pages)[np.minimum(ranks, pages - 1)]
-    return page * per_page + source.integers(0, per_page, case.access_count, dtype=np.int64)
+    index: Index = page * per_page + source.integers(0, per_page, case.access_count, dtype=np.int64)
+    return index
 
 
 def _in_order(words: Words, write: bool) -> None:
@@ -61,7 +68,7 @@ def _in_order(words: Words, write: bool) -> None:
         words.sum()
 
 
-def _scattered_read(index: Any) -> Callable[[Words], None]:
+def _scattered_read(index: Index) -> Callable[[Words], None]:
     import numpy as np
 
     block = index[: 1 << 14]
@@ -76,7 +83,7 @@ def _scattered_read(index: Any) -> Callable[[Words], None]:
     return read
 
 
-def _scattered_write(index: Any) -> Callable[[Words], None]:
+def _scattered_write(index: Index) -> Callable[[Words], None]:
     def write(words: Words) -> None:
         words[index] = 3
 

@@ -9,12 +9,16 @@ import stat
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
-from rtdebug.madvise import libc
+from rtdebug.madvise import syscalls
 from rtdebug.madvise.plan import Case
 
-_READ_WRITE = libc.PROT_READ | libc.PROT_WRITE
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+_READ_WRITE = syscalls.PROT_READ | syscalls.PROT_WRITE
 _FILL = bytes(range(256)) * 4096
 _ROOM_LEFT_BYTES = 1 << 20
 """What an experiment leaves free on a file system."""
@@ -32,14 +36,12 @@ class Area:
         """The address behind it."""
         return self.address + self.size_bytes
 
-    def words(self, writable: bool = True) -> Any:
-        """A numpy array of 64-bit words over it; it must be gone before the area is unmapped."""
+    def words(self) -> NDArray[np.int64]:
+        """Its 64-bit words; not to be touched once the area is unmapped."""
         import numpy as np
 
-        ffi, _ = libc.libc()
-        words = np.frombuffer(ffi.buffer(ffi.cast("char *", self.address), self.size_bytes), dtype=np.int64)
-        words.flags.writeable = writable
-        return words
+        ffi, _ = syscalls.libc()
+        return np.frombuffer(ffi.buffer(ffi.cast("char *", self.address), self.size_bytes), dtype=np.int64)
 
 
 class CannotMapError(Exception):
@@ -54,8 +56,8 @@ def mapped(case: Case, size_bytes: int, alignment_bytes: int, file: int | None =
     /proc/self/smaps has it as entries of its own.
     """
     total = size_bytes + 2 * alignment_bytes
-    flags = libc.MAP_PRIVATE | libc.MAP_ANONYMOUS | libc.MAP_NORESERVE
-    reserved = libc.mmap(0, total, libc.PROT_NONE, flags)
+    flags = syscalls.MAP_PRIVATE | syscalls.MAP_ANONYMOUS | syscalls.MAP_NORESERVE
+    reserved = syscalls.mmap(0, total, syscalls.PROT_NONE, flags)
     address = (reserved // alignment_bytes + 1) * alignment_bytes
     try:
         _map_at(address, size_bytes, case, file)
@@ -63,40 +65,43 @@ def mapped(case: Case, size_bytes: int, alignment_bytes: int, file: int | None =
     except OSError as error:
         raise CannotMapError(f"{case.memory}: {error.strerror} ({error.filename or 'mmap'})") from error
     finally:
-        libc.munmap(reserved, total)
+        syscalls.munmap(reserved, total)
 
 
 def _map_at(address: int, size_bytes: int, case: Case, file: int | None) -> None:
-    fixed = libc.MAP_FIXED
+    fixed = syscalls.MAP_FIXED
     match case.memory:
         case "anon":
-            libc.mmap(address, size_bytes, _READ_WRITE, fixed | libc.MAP_PRIVATE | libc.MAP_ANONYMOUS)
+            syscalls.mmap(address, size_bytes, _READ_WRITE, fixed | syscalls.MAP_PRIVATE | syscalls.MAP_ANONYMOUS)
         case "shared-anon":
-            libc.mmap(address, size_bytes, _READ_WRITE, fixed | libc.MAP_SHARED | libc.MAP_ANONYMOUS)
+            syscalls.mmap(address, size_bytes, _READ_WRITE, fixed | syscalls.MAP_SHARED | syscalls.MAP_ANONYMOUS)
         case "sysv":
-            libc.attach_sysv(size_bytes, address)
+            syscalls.attach_sysv(size_bytes, address)
         case "memfd":
             _map_file(address, size_bytes, os.memfd_create("rtdebug-experiment", os.MFD_CLOEXEC))
         case "shm":
             _map_file(address, size_bytes, _unlinked_file(Path("/dev/shm"), size_bytes))
         case _:
             assert file is not None
-            protection = libc.PROT_READ if case.file else _READ_WRITE
-            libc.mmap(address, size_bytes, protection, fixed | libc.MAP_SHARED, file)
+            protection = syscalls.PROT_READ if case.file else _READ_WRITE
+            syscalls.mmap(address, size_bytes, protection, fixed | syscalls.MAP_SHARED, file)
 
 
 def _map_file(address: int, size_bytes: int, fd: int) -> None:
     """The mapping keeps the file: nothing of it is left when it goes."""
     try:
         os.ftruncate(fd, size_bytes)
-        libc.mmap(address, size_bytes, _READ_WRITE, libc.MAP_FIXED | libc.MAP_SHARED, fd)
+        syscalls.mmap(address, size_bytes, _READ_WRITE, syscalls.MAP_FIXED | syscalls.MAP_SHARED, fd)
     finally:
         os.close(fd)
 
 
 @contextlib.contextmanager
 def opened_file(case: Case, size_bytes: int) -> Iterator[int]:
-    """The file of memory `file`: the container's, only to be read, or a new one without a name. Raises CannotMapError."""
+    """The file of memory `file`: the container's, only to be read, or a new one without a name.
+
+    Raises CannotMapError.
+    """
     try:
         fd = _existing_file(case.file, size_bytes) if case.file else _new_file(Path("/tmp"), size_bytes)
     except OSError as error:

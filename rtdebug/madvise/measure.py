@@ -9,12 +9,11 @@ import os
 import resource
 import struct
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-from rtdebug.host.maps import parse_smaps
+from rtdebug.host.maps import MemoryUse, parse_smaps
 from rtdebug.host.memcg import parse_pressure
 from rtdebug.host.text import parse_int, parse_keyed
 from rtdebug.madvise.area import Area
@@ -111,10 +110,11 @@ class Meter:
             dtlb_misses=None if dtlb is None or dtlb_after is None else dtlb_after - dtlb,
         )
 
-    def watch_return(self, before: int | None, began_ns: int) -> tuple[int | None, int | None]:
+    def watch_return(self, before: int | None, began_ns: int, size_bytes: int) -> tuple[int | None, int | None]:
         """After advice: the bytes that the cgroup got back, and how long that took since `began_ns`.
 
-        The counter is looked at for 20 ms; it took as long as until nearly all (95 %) had come back.
+        The counter is looked at for 20 ms; it took as long as until nearly all (95 %) had come back. Less than a
+        hundredth of the memory is the counter's own jitter (it is kept per CPU), and took no time.
         """
         if before is None:
             return None, None
@@ -124,7 +124,7 @@ class Meter:
             seen.append((time.perf_counter_ns(), before - (before if usage is None else usage)))
             time.sleep(0.0005)
         returned = seen[-1][1]
-        if returned <= 0:
+        if returned < size_bytes / 100:
             return returned, None
         first = next(moment for moment, back in seen if back >= _NEARLY_ALL * returned)
         return returned, first - began_ns
@@ -156,12 +156,12 @@ def differences(before: Mapping[str, int], after: Mapping[str, int]) -> dict[str
     return {key: after[key] - before[key] for key in after if key in before and after[key] != before[key]}
 
 
-def _thp_bytes(use: Any) -> int:
+def _thp_bytes(use: MemoryUse) -> int:
     known = (use.anonhugepages_bytes, use.shmempmdmapped_bytes, use.filepmdmapped_bytes)
     return sum(each or 0 for each in known)
 
 
-def _sum_known(values: Any) -> int | None:
+def _sum_known(values: Iterable[int | None]) -> int | None:
     known = [value for value in values if value is not None]
     return sum(known) if known else None
 
@@ -188,17 +188,17 @@ def _open_sizes(sys: Path) -> dict[str, int]:
 
 def _open_dtlb() -> int | None:
     """A counter of this process's own loads that miss the dTLB, perf_event_open(2); None where there is none."""
-    from rtdebug.madvise import libc
+    from rtdebug.madvise import syscalls
 
     number = _PERF_EVENT_OPEN.get(os.uname().machine)
     if number is None:
         return None
-    ffi, _ = libc.libc()
+    ffi, _ = syscalls.libc()
     attribute = struct.pack(
         "=IIQQQQQ", _PERF_TYPE_HW_CACHE, 64, _DTLB_READ_MISSES, 0, 0, 0, _EXCLUDE_KERNEL_AND_HYPERVISOR
     ).ljust(64, b"\0")
     try:
-        return libc.syscall(number, ffi.from_buffer("char[]", attribute), 0, -1, -1, 8)
+        return syscalls.syscall(number, ffi.from_buffer("char[]", attribute), 0, -1, -1, 8)
     except OSError:
         return None
 

@@ -28,7 +28,7 @@ MOMENTS = ("before", "after")
 BASELINE = "none"
 """The same without any advice: what everything is compared with."""
 
-ADVICE: Mapping[str, str] = {
+MOMENT_OF: Mapping[str, str] = {
     "NORMAL": "before", "SEQUENTIAL": "before", "RANDOM": "before", "WILLNEED": "before",
     "HUGEPAGE": "before", "NOHUGEPAGE": "before", "POPULATE_READ": "before", "POPULATE_WRITE": "before",
     "DONTDUMP": "before", "MERGEABLE": "before",
@@ -57,7 +57,7 @@ class Case:
     access: str = "random"
     mode: str = "read"
     when: str | None = None
-    """None: as ADVICE says for each."""
+    """None: as MOMENT_OF says for each."""
     stride_bytes: int = 4096
     accesses: int | None = None
     """For random and zipf; None: one for each cache line, at most MOST_ACCESSES."""
@@ -68,7 +68,7 @@ class Case:
 
     def moment(self, advice: str) -> str:
         """When this advice is given."""
-        return self.when or ADVICE.get(advice, "after")
+        return self.when or MOMENT_OF.get(advice, "after")
 
     @property
     def access_count(self) -> int:

@@ -13,12 +13,13 @@ from typing import Any
 from rtdebug.errors import RtdebugError, UsageProblem
 from rtdebug.host.sizes import parse_bytes
 from rtdebug.host.text import read_regular
-from rtdebug.madvise.plan import ACCESS, ADVICE, MEMORY, MODES, MOMENTS, MOST_CASES, MOST_RUNS, Case, Plan
+from rtdebug.madvise.plan import ACCESS, MEMORY, MODES, MOMENT_OF, MOMENTS, MOST_CASES, MOST_RUNS, Case, Plan
 
 _PLAN_KEYS = ("question", "runs", "warm_up", "seed", "case")
 _CASE_KEYS = ("memory", "advice", "size", "access", "mode", "when", "stride", "accesses", "file")
 _LARGEST_FILE_BYTES = 1 << 20
 _HEADER = re.compile(r"\s*\[\[\s*case\s*\]\]")
+_SPACED_UNIT = re.compile(r"\b(\d+) ([kKmMgGtT](?:i?B)?)\b")
 _FORMS = "the name of a shipped plan, a .toml file, or a line like: anon 64M random read HUGEPAGE,COLLAPSE"
 
 
@@ -46,12 +47,12 @@ def read_plan(words: Sequence[str]) -> Plan:
 def parse_line(line: str) -> Plan:
     """A plan of one case: words in any order, each known by what it is, and `key=value`. Raises UsageProblem."""
     given: dict[str, Any] = {}
-    for word in line.split():
+    for word in _SPACED_UNIT.sub(r"\1\2", line).split():
         key, value = _sort_word(word)
         if key in given:
             raise UsageProblem(f"plan: '{word}' is a second {key}", "give several with commas between them")
         given[key] = value
-    top = {key: given.pop(key) for key in ("runs", "warm_up", "seed") if key in given}
+    top: dict[str, Any] = {key: given.pop(key) for key in ("runs", "warm_up", "seed") if key in given}
     return _plan("plan", top, [given], Where("plan", ()))
 
 
@@ -114,17 +115,17 @@ def _sort_word(word: str) -> tuple[str, Any]:
             return name, _several(name, word)
     if re.match(r"\d", word) or word == "auto":
         return "size", word
-    if first.isupper() or bare_advice(first) in ADVICE:
+    if first.isupper() or _bare(first) in MOMENT_OF:
         return "advice", word.split(",")
     raise UsageProblem(
         f"plan: '{word}' means nothing",
         f"memory: {', '.join(MEMORY)}\naccess: {', '.join(ACCESS)}; {' or '.join(MODES)}\n"
-        f"advice: {', '.join(ADVICE)}; {' or '.join(MOMENTS)} touching\nsize: 64M, auto; and key=value: "
+        f"advice: {', '.join(MOMENT_OF)}; {' or '.join(MOMENTS)} touching\nsize: 64M, auto; and key=value: "
         f"{', '.join((*_CASE_KEYS[6:], 'runs', 'warm_up', 'seed'))}",
     )
 
 
-def _several(key: str, value: str) -> Any:
+def _several(key: str, value: str) -> str | list[str]:
     return value.split(",") if key in ("memory", "advice") else value
 
 
@@ -132,7 +133,7 @@ def _number_or_text(value: str) -> int | str:
     return int(value) if re.fullmatch(r"-?\d+", value, re.ASCII) else value
 
 
-def bare_advice(text: str) -> str:
+def _bare(text: str) -> str:
     """`HUGEPAGE` from `madv_hugepage`, `MADV_HUGEPAGE` or `hugepage`."""
     return text.strip().upper().removeprefix("MADV_")
 
@@ -145,7 +146,7 @@ def _plan(name: str, top: Mapping[str, Any], cases: Sequence[Mapping[str, Any]],
         raise UsageProblem(f"{name} has no case", "write at least one [[case]] with memory and advice")
     whole = [each for index, case in enumerate(cases) for each in _cases(case, index, where)]
     if len(whole) > MOST_CASES:
-        raise UsageProblem(f"{name} has {len(whole)} cases", f"allowed: 1 to {MOST_CASES}, each memory of a case counted")
+        raise UsageProblem(f"{name} has {len(whole)} cases", f"allowed: 1 to {MOST_CASES}, by memory")
     plan = Plan(name, tuple(whole), _text(top, "question", where))
     return replace(
         plan,
@@ -161,7 +162,7 @@ def _cases(given: Mapping[str, Any], index: int, where: Where) -> Iterator[Case]
             raise _not_allowed(where(key, index), "key", key, _CASE_KEYS)
     case = Case(
         memory="",
-        advice=_choices(given, "advice", ADVICE, bare_advice, where, index),
+        advice=_choices(given, "advice", MOMENT_OF, _bare, where, index),
         size_bytes=_size(given, "size", None, where, index),
         access=_choice(given, "access", ACCESS, "random", where, index),
         mode=_choice(given, "mode", MODES, "read", where, index),

@@ -79,7 +79,7 @@ def attach_sysv(length_bytes: int, address: int) -> None:
         library.shmctl(segment, IPC_RMID, ffi.NULL)
 
 
-def syscall(number: int, *arguments: Any) -> int:
+def syscall(number: int, *arguments: Any) -> int:  # noqa: ANN401 - cffi has no types
     """A system call that libc has no function for; integers are passed as long."""
     ffi, library = libc()
     passed = [ffi.cast("long", argument) if isinstance(argument, int) else argument for argument in arguments]
@@ -92,7 +92,7 @@ def _check(result: int, name: str) -> int:
     return result
 
 
-def _address(pointer: Any, name: str) -> int:
+def _address(pointer: Any, name: str) -> int:  # noqa: ANN401 - cffi has no types
     ffi, _ = libc()
     address = int(ffi.cast("uintptr_t", pointer))
     if address == int(ffi.cast("uintptr_t", -1)):
