@@ -153,13 +153,14 @@ def _measure(
     settled = meter.read(area) if after else populated
     accessing = meter.timed(lambda: access(words))
     accessed = meter.read(area)
-    given_ns = advice.step.time_ns if advice.step else 0
+    steps = [step for step in (advice.step, populating, accessing) if step is not None]
     return {
         "errno": advice.errno,
         "advice_ns": advice.step.time_ns if advice.step else None,
         "populate_ns": populating.time_ns,
         "access_ns": accessing.time_ns,
-        "total_ns": populating.time_ns + given_ns + accessing.time_ns,
+        "total_ns": sum(step.time_ns for step in steps),
+        "cpu_ns": sum(step.cpu_ns for step in steps),
         **_faults("populate", populating),
         **_faults("access", accessing),
         "access_dtlb_misses": accessing.dtlb_misses,

@@ -55,6 +55,8 @@ class Step:
     """One timed step."""
 
     time_ns: int
+    cpu_ns: int
+    """User and system time: what others on the host take is not in it, nor is waiting for a disk."""
     minor_faults: int
     major_faults: int
     dtlb_misses: int | None
@@ -105,6 +107,7 @@ class Meter:
         dtlb_after = self._dtlb_misses()
         return Step(
             time_ns=ended - began,
+            cpu_ns=round((after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime) * 1e9),
             minor_faults=after.ru_minflt - before.ru_minflt,
             major_faults=after.ru_majflt - before.ru_majflt,
             dtlb_misses=None if dtlb is None or dtlb_after is None else dtlb_after - dtlb,

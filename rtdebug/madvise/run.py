@@ -35,6 +35,8 @@ class Run:
     access_ns: int | None = None
     total_ns: int | None = None
     """All of the three."""
+    cpu_ns: int | None = None
+    """User and system time of the three: what others on the host took is not in it."""
     populate_minor_faults: int | None = None
     populate_major_faults: int | None = None
     access_minor_faults: int | None = None
