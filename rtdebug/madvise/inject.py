@@ -37,9 +37,8 @@ from rtdebug.host.text import parse_int, read_text
 from rtdebug.madvise.arch import Architecture, Gadgets, ThreadState, architecture
 from rtdebug.madvise.fitness import CannotInject, check_process, stacks
 from rtdebug.madvise.gadgets import find_gadgets
-from rtdebug.madvise.libc import load
 from rtdebug.madvise.seccomp import SystemCall, objection
-from rtdebug.madvise.tracee import Stop, Tracee
+from rtdebug.madvise.tracee import Stop, Tracee, prepare
 
 _STOP_TIMEOUT_S = 0.5
 _CALL_TIMEOUT_S = 60.0
@@ -105,7 +104,7 @@ def examine(pid: int, proc: Path = Path("/proc")) -> Process:
         raise _forbidden(pid) from None
     except OSError:
         raise _gone(pid) from None
-    load()
+    prepare()
     return Process(pid, stat.start_ticks, machine, gadgets, tuple(stacks(mappings)), proc)
 
 

@@ -6,13 +6,15 @@ Stops are waited for with a deadline: a thread in uninterruptible sleep (state D
 from __future__ import annotations
 
 import os
+import platform
 import signal
 import struct
 import time
 from dataclasses import dataclass
 
-from rtdebug.madvise.libc import ptrace, ptrace_buffer, ptrace_vector
+from rtdebug.madvise.syscalls import libc, syscall
 
+_SYS_PTRACE = {"x86_64": 101, "aarch64": 117}
 _CONT, _DETACH, _SYSCALL = 7, 17, 24
 _GETREGSET, _SETREGSET, _SEIZE, _INTERRUPT = 0x4204, 0x4205, 0x4206, 0x4207
 _GETSIGMASK, _SETSIGMASK, _SECCOMP_GET_FILTER = 0x420A, 0x420B, 0x420C
@@ -67,23 +69,23 @@ class Tracee:
     def __init__(self, tid: int) -> None:
         """Raises OSError: EPERM if it is traced already, or may not be."""
         self.tid = tid
-        ptrace(_SEIZE, tid, 0, _O_TRACESYSGOOD)
+        _ptrace(_SEIZE, tid, 0, _O_TRACESYSGOOD)
 
     def interrupt(self) -> None:
         """Have it stop before it next runs in user mode."""
-        ptrace(_INTERRUPT, self.tid)
+        _ptrace(_INTERRUPT, self.tid)
 
     def resume(self, with_signal: int = 0) -> None:
         """Let it run to the next stop."""
-        ptrace(_CONT, self.tid, 0, with_signal)
+        _ptrace(_CONT, self.tid, 0, with_signal)
 
     def resume_to_syscall(self, with_signal: int = 0) -> None:
         """Let it run to the begin or the end of a system call."""
-        ptrace(_SYSCALL, self.tid, 0, with_signal)
+        _ptrace(_SYSCALL, self.tid, 0, with_signal)
 
     def detach(self) -> None:
         """Let it run on alone."""
-        ptrace(_DETACH, self.tid)
+        _ptrace(_DETACH, self.tid)
 
     def wait(self, timeout_s: float) -> Stop | None:
         """The next stop; None if there is none in time."""
@@ -103,23 +105,23 @@ class Tracee:
 
     def set_registers(self, registers: bytes) -> None:
         """Set NT_PRSTATUS, all of it in one step."""
-        ptrace_vector(_SETREGSET, self.tid, _NT_PRSTATUS, bytearray(registers))
+        _ptrace_regset(_SETREGSET, self.tid, _NT_PRSTATUS, bytearray(registers))
 
     def regset(self, kind: int) -> bytes:
         """One set of registers."""
         buffer = bytearray(_MOST_REGSET_BYTES)
-        length = ptrace_vector(_GETREGSET, self.tid, kind, buffer)
+        length = _ptrace_regset(_GETREGSET, self.tid, kind, buffer)
         return bytes(buffer[:length])
 
     def signal_mask(self) -> int:
         """The blocked signals, as they are when no system call has put others in their place for its time."""
         buffer = bytearray(_SIGMASK_BYTES)
-        ptrace_buffer(_GETSIGMASK, self.tid, _SIGMASK_BYTES, buffer)
+        _ptrace_buffer(_GETSIGMASK, self.tid, _SIGMASK_BYTES, buffer)
         return int.from_bytes(buffer, "little")
 
     def set_signal_mask(self, mask: int) -> None:
         """Block these signals."""
-        ptrace_buffer(_SETSIGMASK, self.tid, _SIGMASK_BYTES, bytearray(mask.to_bytes(_SIGMASK_BYTES, "little")))
+        _ptrace_buffer(_SETSIGMASK, self.tid, _SIGMASK_BYTES, bytearray(mask.to_bytes(_SIGMASK_BYTES, "little")))
 
     def seccomp_filters(self) -> list[bytes]:
         """Its filters as arrays of struct sock_filter.
@@ -130,7 +132,7 @@ class Tracee:
         buffer = bytearray(_MOST_INSTRUCTIONS * 8)
         while True:
             try:
-                length = ptrace_buffer(_SECCOMP_GET_FILTER, self.tid, len(filters), buffer)
+                length = _ptrace_buffer(_SECCOMP_GET_FILTER, self.tid, len(filters), buffer)
             except FileNotFoundError:  # there are no more
                 return filters
             filters.append(bytes(buffer[: length * 8]))
@@ -139,7 +141,7 @@ class Tracee:
         """None if it has none, or the kernel does not tell (before 5.13)."""
         buffer = bytearray(24)  # struct ptrace_rseq_configuration
         try:
-            ptrace_buffer(_GET_RSEQ_CONFIGURATION, self.tid, len(buffer), buffer)
+            _ptrace_buffer(_GET_RSEQ_CONFIGURATION, self.tid, len(buffer), buffer)
         except OSError:
             return None
         (address,) = struct.unpack_from("<Q", buffer)
@@ -149,10 +151,32 @@ class Tracee:
         """Whether its system calls become signals (PR_SET_SYSCALL_USER_DISPATCH); before 6.4 not known: False."""
         buffer = bytearray(32)  # struct ptrace_sud_config
         try:
-            ptrace_buffer(_GET_SYSCALL_USER_DISPATCH_CONFIG, self.tid, len(buffer), buffer)
+            _ptrace_buffer(_GET_SYSCALL_USER_DISPATCH_CONFIG, self.tid, len(buffer), buffer)
         except OSError:
             return False
         return any(buffer[:8])
+
+
+def prepare() -> None:
+    """Load what is needed now, so that it takes no time while a thread waits."""
+    libc()
+
+
+def _ptrace(request: int, tid: int, address: int = 0, data: int = 0) -> int:
+    return syscall(_SYS_PTRACE[platform.machine()], request, tid, address, data)
+
+
+def _ptrace_buffer(request: int, tid: int, address: int, buffer: bytearray) -> int:
+    ffi, _ = libc()
+    return _ptrace(request, tid, address, int(ffi.cast("uintptr_t", ffi.from_buffer(buffer))))
+
+
+def _ptrace_regset(request: int, tid: int, kind: int, buffer: bytearray) -> int:
+    """The regset is in `buffer`, a struct iovec tells where; its length."""
+    ffi, _ = libc()
+    vector = bytearray(struct.pack("QQ", int(ffi.cast("uintptr_t", ffi.from_buffer(buffer))), len(buffer)))
+    _ptrace_buffer(request, tid, kind, vector)
+    return int(struct.unpack("QQ", vector)[1])
 
 
 def _parse(status: int) -> Stop:
