@@ -35,6 +35,7 @@ COMMANDS = (
     ("limits", "Show memory limits, what is wrong, and what they should be."),
     ("reclaim", "Take idle memory from a container, see what it costs."),
     ("shm", "Show a container's shared memory, what limits it, and what was left behind in it."),
+    ("leaks", "Find out which containers leak memory, and where."),
     ("doctor", "Check what this host can do, and how to get the rest."),
     ("completion", "Print the completion script for a shell."),
 )
@@ -46,11 +47,13 @@ _INTERRUPTED = 130  # 128 + SIGINT, as a shell says it
 _BUG_HINT = (
     "this is a bug in rtdebug: please report it with the command line and what RTDEBUG_TRACEBACK=1 shows"
 )
+_BUG_HINT = "this is a bug in rtdebug: please report it with the command line and what RTDEBUG_TRACEBACK=1 shows"
 
 
 @click.command(
     cls=LazyGroup,
     entries=COMMANDS,
+    table=COMMANDS,
     invoke_without_command=True,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
     epilog="Every command explains itself: rtdebug COMMAND --help",

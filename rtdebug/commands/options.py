@@ -150,14 +150,10 @@ def complete_container(ctx: click.Context, param: click.Parameter, incomplete: s
         containers = list_containers().containers
     except Exception:  # whatever it is: no completion
         return []
-    return _matching(
-        [(container.name, container.id, container.runtime) for container in containers], incomplete
-    )
+    return _matching([(container.name, container.id, container.runtime) for container in containers], incomplete)
 
 
-def _matching(
-    containers: Sequence[tuple[str | None, str, str | None]], incomplete: str
-) -> list[CompletionItem]:
+def _matching(containers: Sequence[tuple[str | None, str, str | None]], incomplete: str) -> list[CompletionItem]:
     """Names first; ids only where somebody begins to type one. Nothing a shell could trip over (D13)."""
     items = [
         CompletionItem(label, help=runtime)

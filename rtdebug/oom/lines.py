@@ -39,9 +39,7 @@ PATTERNS: dict[str, re.Pattern[str]] = {
     "skipped": re.compile(rf"(?:{_OUT}: )?OOM victim (?P<pid>\d+) \(.*\) is already exiting", re.DOTALL),
     "unkillable": re.compile(rf"{_OUT} and no killable processes"),
     "group": re.compile(r"Tasks in (?P<path>.+) are going to be killed due to memory\.oom\.group set"),
-    "reaped": re.compile(
-        r"oom_reaper: reaped process (?P<pid>\d+) \((?P<comm>.*)\)(?:, now (?P<rest>.*))?", re.DOTALL
-    ),
+    "reaped": re.compile(r"oom_reaper: reaped process (?P<pid>\d+) \((?P<comm>.*)\)(?:, now (?P<rest>.*))?", re.DOTALL),
     "task_in": re.compile(r"Task in (?P<task>.+) killed as a result of limit of (?P<oom>.+)"),
     "counter": re.compile(
         r"(?P<name>memory\+swap|memory|kmem|swap): usage (?P<usage>\d+)kB, limit (?P<limit>\d+)kB,"
@@ -76,9 +74,7 @@ PATTERNS: dict[str, re.Pattern[str]] = {
 SYSTEMD_UNIT = re.compile(r"(?P<unit>[^\s:]+\.(?:service|scope)): A process of this unit has been killed by the OOM")
 WITH_COMM = ("trigger", "summary", "selected", "killed", "skipped", "reaped", "row", "cpu", "cpuset")
 _FIGURE = re.compile(r"(?P<key>[a-z]+(?:-[a-z]+)?):(?P<kb>\d+)kB")
-_SUMMARY_PART = re.compile(
-    r",(?=(?:nodemask|cpuset|mems_allowed|oom_memcg|task_memcg|task|pid|uid)=|global_oom)"
-)
+_SUMMARY_PART = re.compile(r",(?=(?:nodemask|cpuset|mems_allowed|oom_memcg|task_memcg|task|pid|uid)=|global_oom)")
 _COLUMNS = {
     "tgid": "tgid",
     "uid": "uid",
