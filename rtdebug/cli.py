@@ -29,12 +29,12 @@ COMMANDS = (
     ("diagnose", "Say why a container runs out of memory, and what to change."),
     ("snapshot", "Write all about a container's memory into one file."),
     ("show", "Show a snapshot; needs no root."),
-    ("diff", "Show what changed between two snapshots, or in a container in a while."),
+    ("diff", "Show what changed between two snapshots, or in a while."),
     ("madvise", "Find, measure and give advice on memory: huge pages and others."),
     ("ps", "List running containers with their memory and /dev/shm."),
     ("limits", "Show memory limits, what is wrong, and what they should be."),
     ("reclaim", "Take idle memory from a container, see what it costs."),
-    ("shm", "Show a container's shared memory, what limits it, and what was left behind in it."),
+    ("shm", "Show a container's shared memory, its limits, and what was left behind."),
     ("leaks", "Find out which containers leak memory, and where."),
     ("doctor", "Check what this host can do, and how to get the rest."),
     ("completion", "Print the completion script for a shell."),
@@ -44,16 +44,12 @@ COMMANDS = (
 COMPLETE_VARIABLE = "_RTDEBUG_COMPLETE"
 _FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO})
 _INTERRUPTED = 130  # 128 + SIGINT, as a shell says it
-_BUG_HINT = (
-    "this is a bug in rtdebug: please report it with the command line and what RTDEBUG_TRACEBACK=1 shows"
-)
 _BUG_HINT = "this is a bug in rtdebug: please report it with the command line and what RTDEBUG_TRACEBACK=1 shows"
 
 
 @click.command(
     cls=LazyGroup,
     entries=COMMANDS,
-    table=COMMANDS,
     invoke_without_command=True,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
     epilog="Every command explains itself: rtdebug COMMAND --help",
