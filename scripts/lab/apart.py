@@ -1,29 +1,32 @@
-"""Commands in namespaces of their own: what they start and mount ends with them, and they end with us."""
+"""Commands in namespaces of their own: what they mount is gone with them, and they end with us."""
 
 from __future__ import annotations
 
 import ctypes
 import os
+import signal
 import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
 from lab.problem import LabProblem
 
+MOUNTS = ("--mount",)
+"""Namespaces: mounts of its own."""
+EVERYTHING = ("--mount", "--net", "--pid", "--fork", "--kill-child", "--mount-proc")
+"""And a network, and processes that the kernel ends with the first one."""
 _PR_SET_CHILD_SUBREAPER = 36
 
 
-def run_apart(command: Sequence[str], timeout_s: float, namespaces: Sequence[str] = ("--mount", "--net")) -> int:
-    """Exit status of a command that is the first process of a namespace of processes, and of other `namespaces`.
+def run_apart(command: Sequence[str], timeout_s: float, namespaces: Sequence[str]) -> int:
+    """Exit status of a command in new namespaces. However it ends, what it started is ended, and waited for.
 
-    However it ends, and however we end: the kernel ends all processes in there, and with them go their mounts.
     Raises LabProblem when it takes too long.
     """
     ends_with_us = ("setpriv", "--pdeathsig", "KILL", "nice")
-    apart = ("unshare", *namespaces, "--pid", "--fork", "--kill-child", "--mount-proc")
     before = _children()
-    _adopt(True)  # who loses its parent becomes our child: so we can wait for the last of them
-    process = subprocess.Popen([*ends_with_us, *apart, *command], stdin=subprocess.DEVNULL)
+    _adopt(True)  # who loses its parent becomes our child: so we can end and await the last of them
+    process = subprocess.Popen([*ends_with_us, "unshare", *namespaces, *command], stdin=subprocess.DEVNULL)
     try:
         return process.wait(timeout_s)
     except subprocess.TimeoutExpired as error:
@@ -32,7 +35,9 @@ def run_apart(command: Sequence[str], timeout_s: float, namespaces: Sequence[str
         process.kill()
         process.wait()
         while left := _children() - before:
-            os.waitpid(left.pop(), 0)
+            for pid in left:
+                os.kill(pid, signal.SIGKILL)
+                os.waitpid(pid, 0)
         _adopt(False)
 
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import fcntl
+import hashlib
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -48,6 +49,19 @@ def locked(folder: Path) -> Iterator[None]:
     with (folder / "lock").open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield
+
+
+def keyed(folder: Path, kind: str, sources: Iterable[str | Path], fresh: bool = False) -> Path:
+    """Where the cache keeps what is made from these files: another place when one of them changes.
+
+    What was made from older files, or with `fresh` from these, is removed.
+    """
+    key = hashlib.sha256(b"".join(Path(source).read_bytes() for source in sources)).hexdigest()[:12]
+    chosen = folder / f"{kind}-{key}"
+    for old in folder.glob(f"{kind}-*"):
+        if fresh or old != chosen:
+            shutil.rmtree(old) if old.is_dir() else old.unlink()
+    return chosen
 
 
 @contextmanager

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import argparse
-import hashlib
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 from lab import box
-from lab.apart import run_apart
-from lab.cache import check_space, lab_folder, locked, work_folder
+from lab.apart import EVERYTHING, run_apart
+from lab.cache import check_space, keyed, lab_folder, locked, work_folder
 from lab.ending import ended
 from lab.host import CHECKOUT, need_root, prepare_host
-from lab.root import setup_packages
 
 _NEEDED_BYTES = 8 << 30
 """Building the box, then the box in Vagrant's and in libvirt's folder, and what the machine writes."""
@@ -46,16 +44,8 @@ def run(fresh: bool, timeout_s: float) -> int:
     check_space(folder, _NEEDED_BYTES)
     prepare_host("--vagrant")
     with locked(folder):
-        file = folder / f"box-{box_key()}.box"
-        if fresh or not file.exists():
-            for old in folder.glob("box-*.box"):
-                old.unlink()
+        file = keyed(folder, "box", [box.__file__, CHECKOUT / "pyproject.toml", CHECKOUT / "scripts/setup"], fresh)
+        if not file.exists():
             box.build_box(file)
     with work_folder() as work:
-        return run_apart([str(_INSIDE), str(work), str(CHECKOUT), str(file), box.NAME], timeout_s)
-
-
-def box_key() -> str:
-    """Changes with what goes into the box."""
-    text = (CHECKOUT / "pyproject.toml").read_bytes() + Path(box.__file__).read_bytes()
-    return hashlib.sha256(text + " ".join(setup_packages()).encode()).hexdigest()[:12]
+        return run_apart([str(_INSIDE), str(work), str(CHECKOUT), str(file), box.NAME], timeout_s, EVERYTHING)

@@ -118,14 +118,15 @@ def test_a_mount_and_a_daemon_end_with_the_command(tmp_path: Path):
     mounts = Path("/proc/self/mountinfo").read_text()
     pid = tmp_path / "pid"
     script = f"mount -t tmpfs x /mnt; setsid sleep 1000 & sed 's/ .*//' /proc/$!/stat; echo started >{pid}; exit 23"
-    assert apart.run_apart(["bash", "-c", script], 20) == 23
+    assert apart.run_apart(["bash", "-c", script], 20, apart.EVERYTHING) == 23
     assert pid.read_text() == "started\n"
     assert Path("/proc/self/mountinfo").read_text() == mounts
 
 
 @needs_root
-def test_what_takes_too_long_is_turned_off_with_all_its_processes(tmp_path: Path):
+@pytest.mark.parametrize("namespaces", [apart.MOUNTS, apart.EVERYTHING])
+def test_what_takes_too_long_is_turned_off_with_all_its_processes(tmp_path: Path, namespaces: tuple[str, ...]):
     script = f"exec -a 'sleep 1000 {tmp_path}' sleep 1000 & sleep 1000"
     with pytest.raises(LabProblem, match="turned off after 1 s"):
-        apart.run_apart(["bash", "-c", script], 1)
+        apart.run_apart(["bash", "-c", script], 1, namespaces)
     assert subprocess.run(["pgrep", "--full", f"sleep 1000 {tmp_path}"], capture_output=True).stdout == b""
