@@ -27,7 +27,7 @@ COMMANDS = (
     ("trace", "Show what a container does to its memory, live."),
     ("report", "Show a recording of a trace; needs no root."),
     ("ps", "List running containers with their memory and /dev/shm."),
-    ("shm", "Show a container's shared memory, what limits it, and what was left behind in it."),
+    ("shm", "Show a container's shared memory, its limits and orphans."),
     ("doctor", "Check what this host can do, and how to get the rest."),
     ("completion", "Print the completion script for a shell."),
 )

@@ -177,7 +177,7 @@ def _mounts(mounts: Sequence[TmpfsMount], width: int) -> Iterator[str]:
         in_order = sorted(first.limits, key=lambda limit: limit.left_bytes)
         yield from _hanging(f"{escape(first.path)}: ", "; ".join(map(_way, in_order)), width)
     if len(shown) < len(mounts):
-        yield f"({len(mounts) - len(shown)} empty ones that nobody can write to are left out)"
+        yield f"(left out: {len(mounts) - len(shown)} empty and read-only)"
 
 
 def _is_worth_showing(mount: TmpfsMount) -> bool:

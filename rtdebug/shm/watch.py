@@ -76,8 +76,12 @@ class Watch:
 
     def advice(self) -> tuple[Advice, ...]:
         """A size for /dev/shm, and for each tmpfs that was used or full."""
-        told = (peak for peak in self.peaks if peak.mount.is_dev_shm or peak.peak_bytes or peak.times_full)
+        told = [peak for peak in self.peaks if peak.mount.is_dev_shm or peak.peak_bytes or peak.times_full]
+        told = [replace(peak, orphan_bytes=self._orphan_bytes(peak.mount)) for peak in told]
         return tuple(advice for peak in told if (advice := advise(peak)) is not None)
+
+    def _orphan_bytes(self, mount: TmpfsMount) -> int:
+        return sum(each.allocated_bytes or 0 for each in self.report.orphans if each.device_id == mount.device_id)
 
     def _add_mounts(self, mounts: tuple[TmpfsMount, ...]) -> None:
         for mount in mounts:

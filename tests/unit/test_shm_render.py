@@ -102,7 +102,7 @@ def test_many_objects_are_added_up():
 def test_empty_read_only_mounts_are_left_out():
     masks = tuple(mount(path=f"/proc/{name}", read_only=True, used_bytes=0) for name in ("acpi", "scsi"))
     text = shm.shm_table(report(mounts=(mount(), *masks)))
-    assert "/proc/acpi" not in text and "2 empty ones" in text
+    assert "/proc/acpi" not in text and "(left out: 2 empty and read-only)" in text
     assert len(json.loads(shm.shm_json(report(mounts=(mount(), *masks))))["mounts"]) == 3
 
 
@@ -171,7 +171,7 @@ def test_lines_of_a_watch_into_a_file():
     assert lines[0].endswith("/dev/shm: 10 MiB of 64 MiB, peak 10 MiB, 54 MiB left to its size")
     assert lines[1].endswith("/dev/shm: 30 MiB of 64 MiB, peak 30 MiB, 54 MiB left to its size")
     assert "shm_full" in lines[2] and "no room for 1 MiB" in lines[2]
-    assert "/dev/shm: peak 64 MiB of 64 MiB, full 1 times" in lines
+    assert "/dev/shm: peak 64 MiB of 64 MiB, full once" in lines
     assert "/dev/shm: recommended size: 192 MiB" in lines
 
 
