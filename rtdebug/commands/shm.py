@@ -141,6 +141,7 @@ def _watch(container: Container, duration_s: float | None, output: str) -> None:
     except HostUnable as error:
         notice(f"{error.message}: watching sizes only, no events; Ctrl-C to stop")
         watch_sizes(watch, view.refresh, duration_s)
+    watch.finish()
     view.summary()
 
 

@@ -6,6 +6,7 @@ import os
 import signal
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import replace
 
 from rtdebug.errors import RtdebugError
@@ -64,6 +65,12 @@ class Watch:
         except RtdebugError:
             return False
         return True
+
+    def finish(self) -> None:
+        """Look at everything once more, if the container is still there."""
+        with suppress(RtdebugError):
+            self.report = self._look_all()
+            self._add_mounts(self.report.mounts)
 
     def add(self, line: EventLine) -> None:
         """Learn from an event of the trace."""
