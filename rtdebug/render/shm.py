@@ -38,7 +38,7 @@ def shm_table(report: ShmReport, width: int | None = None) -> str:
     lines += _objects(report, columns)
     lines += _orphans(report, columns)
     for note in notes_on(report):
-        lines += _hanging("note: ", note, columns)
+        lines += _hanging("note: ", short_path(note), columns)
     return "\n".join(lines) + "\n"
 
 
@@ -61,6 +61,7 @@ def report_fields(report: ShmReport, notes: Sequence[str] = ()) -> dict[str, Val
         "objects": [object_fields(each, report.time_ns) for each in report.objects],
         "orphan_bytes": report.orphan_bytes,
         "unseen_pids": list(report.unseen_pids),
+        "cut": list(report.cut),
         "notes": [*notes, *notes_on(report)],
     }
 

@@ -117,6 +117,11 @@ def test_empty_read_only_mounts_are_left_out():
         (report(mounts=(mount(options={"huge": "always"}),)), "mounted huge=always"),
         (report(mounts=(mount(read_only=True),)), "EROFS"),
         (report(segments_seen=False), "SysV segments are not shown"),
+        (report(cut=("/dev/shm",)), "/dev/shm has 50,000 files or more"),
+        (
+            report(objects=(found(charged_to=("/docker/gone",)), found(charged_to=("/docker/gone",)))),
+            "10.0 MiB of what lies in it were charged to cgroup /docker/gone",
+        ),
         (report(unseen_pids=(1,)), "may not look into process 1"),
         (
             report(mounts=(mount(volume=Volume(VolumeKind.HOST, host_path="/dev/shm")),)),
@@ -140,6 +145,7 @@ def test_notes(whole, says):
         report(),
         report(mounts=(mount(volume=Volume(VolumeKind.EMPTY_DIR, "dshm")),)),
         report(mounts=(mount(inodes=None, inodes_left=None), mount(path="/cache", read_only=True))),
+        report(objects=(found(charged_to=("/docker/web/sub",)), found(charged_to=("/docker/web", "/")))),
         report(mounts=(mount(), mount(path="/run", volume=Volume(VolumeKind.HOST, host_path="/run")))),
     ],
 )
