@@ -150,7 +150,7 @@ def _remove(
 ) -> None:
     """Show, ask, remove, tell."""
     from rtdebug.errors import UsageProblem
-    from rtdebug.render.shm import removal_json, removal_table, verdict_table
+    from rtdebug.render.shm_removal import removal_json, removal_table, verdict_table
     from rtdebug.render.terminal import terminal_width
     from rtdebug.shm.orphans import Rules, judge
     from rtdebug.shm.removal import remove_orphans

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import pytest
 
-from rtdebug.render import shm, shm_watch
+from rtdebug.render import shm, shm_removal, shm_watch
 from rtdebug.shm.limits import LimitKind
 from rtdebug.shm.model import Creator, ObjectKind
 from rtdebug.shm.notes import notes_on
@@ -55,8 +55,8 @@ def test_nothing_hostile_reaches_the_terminal():
     seen = watch(mount(path=HOSTILE))
     texts = [
         shm.shm_table(whole),
-        shm.verdict_table(judged, NOW_NS),
-        shm.removal_table([Removal(bad, HOSTILE)]),
+        shm_removal.verdict_table(judged, NOW_NS),
+        shm_removal.removal_table([Removal(bad, HOSTILE)]),
         "\n".join(shm_watch._summary(seen, 80)),
     ]
     for text in texts:
@@ -155,10 +155,10 @@ def test_no_note_without_need(whole):
 
 def test_removal_as_a_document():
     judged = judge([found(), replace(SEGMENT, changed_ns=NOW_NS)], (mount(),), Rules(), NOW_NS)
-    would = json.loads(shm.removal_json(judged, None, NOW_NS))
+    would = json.loads(shm_removal.removal_json(judged, None, NOW_NS))
     assert ([each["name"] for each in would["would_remove"]], would["freed_bytes"]) == (["/dev/shm/psm_1f2e"], 5 * MIB)
     assert [each["reason"] for each in would["kept"]] == ["changed 0 s ago: younger than 60 s (--min-age)"]
-    done = json.loads(shm.removal_json(judged, [Removal(found(), "it is gone")], NOW_NS))
+    done = json.loads(shm_removal.removal_json(judged, [Removal(found(), "it is gone")], NOW_NS))
     assert (done["removed"], done["freed_bytes"]) == ([], 0)
     assert [each["reason"] for each in done["kept"]][-1] == "it is gone"
 
