@@ -165,6 +165,7 @@ def _remove(
     if output != "json":
         click.echo(verdict_table(verdicts, report.time_ns, width), nl=False)
     if ask and meant and not click.confirm("Remove them? What they hold is lost.", err=True):
+        click.echo("Nothing was removed.", err=True)
         return
     removals = None if dry_run else tuple(remove_orphans(report.pid, meant))
     if output == "json":

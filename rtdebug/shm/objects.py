@@ -96,7 +96,7 @@ class _Looker:
                 yield from self._new(pid, files, mount)
 
     def _new(self, pid: int, files: Iterable[FoundFile], mount: TmpfsMount) -> Iterator[ShmObject]:
-        for file in files:
+        for file in sorted(files, key=lambda file: -file.allocated_bytes):  # charges are asked for the first only
             key = FileKey(file.device_id, file.inode_id)
             if key not in self._named:
                 self._named.add(key)
