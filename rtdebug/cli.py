@@ -28,7 +28,7 @@ COMMANDS = (
     ("report", "Show a recording of a trace; needs no root."),
     ("snapshot", "Write all about a container's memory into one file."),
     ("show", "Show a snapshot; needs no root."),
-    ("diff", "Show what changed between two snapshots, or in a container in a while."),
+    ("diff", "Show what changed from one snapshot to another."),
     ("ps", "List running containers with their memory and /dev/shm."),
     ("shm", "Show a container's shared memory, what limits it, and what was left behind in it."),
     ("doctor", "Check what this host can do, and how to get the rest."),

@@ -228,16 +228,21 @@ def _table(header: Row, rows: Sequence[Row], right: Iterable[int], most_rows: in
 
 
 def _as_tree(processes: Sequence[ProcessRecord]) -> Iterator[ProcessRecord]:
-    """Parents before their children, as `ps f` does; whose parent is outside comes first."""
-    known = {process.pid for process in processes}
+    """Parents before their children, as `ps f` does; whose parent is outside comes first.
+
+    With pids that were used again meanwhile, two can seem to be each other's parents: those come last.
+    """
+    left = {process.pid: process for process in processes}
+    known = frozenset(left)
     children: dict[int, list[ProcessRecord]] = {}
     for process in processes:
         children.setdefault(process.ppid if process.ppid in known else 0, []).append(process)
     queue = list(reversed(children.get(0, ())))
     while queue:
         process = queue.pop()
-        yield process
+        yield left.pop(process.pid)
         queue += reversed(children.get(process.pid, ()))
+    yield from left.values()
 
 
 def _indent(process: ProcessRecord, processes: Sequence[ProcessRecord]) -> str:
