@@ -12,6 +12,7 @@ import click
 from rtdebug.commands.options import duration, output_option, runc_root_option, target_argument
 
 if TYPE_CHECKING:
+    from rtdebug.containers.model import Container
     from rtdebug.shm.report import ShmReport
 
 
@@ -79,12 +80,17 @@ def command(
 
     if watch and remove:
         raise UsageProblem("--watch and --remove-orphans are two things", "give one of the two")
+    if duration_s is not None and not watch:
+        raise UsageProblem("--duration belongs to --watch", "give --watch too")
     if (dry_run or yes or names) and not remove:
         raise UsageProblem("--dry-run, --yes and --name belong to --remove-orphans", "give --remove-orphans too")
     container, notes = find_container(target, runc_roots)
     if output != "json":
         for note in notes:
             click.echo(f"note: {escape(note)}", err=True)
+    if watch:
+        _watch(container, duration_s, output)
+        return
     report = read_shm(container)
     if remove:
         _remove(report, names, min_age_s, output, dry_run, yes)
@@ -92,6 +98,50 @@ def command(
         click.echo(shm_json(report, notes), nl=False)
     else:
         click.echo(shm_table(report, terminal_width(sys.stdout)), nl=False)
+
+
+def _watch(container: Container, duration_s: float | None, output: str) -> None:
+    """Trace and look at the sizes until the end; only look, where tracing is not possible; then tell the peaks."""
+    from functools import partial
+
+    from rtdebug.containers.owners import owner_by_path
+    from rtdebug.errors import HostUnable
+    from rtdebug.host.reasons import every_reason
+    from rtdebug.live import LiveOptions, LiveTrace
+    from rtdebug.render.escape import escape
+    from rtdebug.render.shm_watch import watch_view
+    from rtdebug.render.terminal import output_fd
+    from rtdebug.shm.report import read_mounts, read_shm
+    from rtdebug.shm.watch import EVENTS, Watch, watch_sizes
+    from rtdebug.tracing.options import TraceOptions
+    from rtdebug.tracing.schema import load_schema
+    from rtdebug.tracing.scope import make_scope
+    from rtdebug.tracing.session import Session
+
+    def notice(text: str) -> None:
+        click.echo(f"rtdebug: {escape(text)}", err=True)
+
+    watch = Watch(partial(read_shm, container), partial(read_mounts, container))
+    view = watch_view(watch, output)
+
+    def refresh() -> None:
+        if watch.sample():
+            view.refresh()
+
+    def ready() -> None:
+        notice("watching events and sizes; Ctrl-C to stop")
+        view.refresh()
+
+    try:
+        with every_reason():
+            session = Session(make_scope(container), TraceOptions(EVENTS), load_schema(), owner_by_path)
+            live = LiveOptions(duration_s, reader_fd=output_fd(), tick=refresh)
+            with session:
+                LiveTrace(session, live, view, notice).run(ready)
+    except HostUnable as error:
+        notice(f"{error.message}: watching sizes only, no events; Ctrl-C to stop")
+        watch_sizes(watch, view.refresh, duration_s)
+    view.summary()
 
 
 def _remove(

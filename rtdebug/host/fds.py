@@ -1,7 +1,9 @@
 """Who uses which file: open descriptors and mappings of any number of processes, grouped by inode.
 
-Made for thousands of descriptors and mappings: what cannot be a file of the wanted file systems is dropped by its
-name alone, before any stat(2). Sources: proc_pid_fd(5), proc_pid_maps(5).
+Made for thousands of descriptors and mappings: a descriptor costs one stat(2), mappings of other file systems are
+dropped by one regular expression over the whole text. What a dead server could make hang is never touched.
+
+Sources: proc_pid_fd(5), proc_pid_maps(5).
 """
 
 from __future__ import annotations
@@ -53,7 +55,7 @@ class FileUse:
     holders: set[int] = field(default_factory=set)
     """Pids with an open descriptor."""
     paths: list[Path] = field(default_factory=list)
-    """Under /proc, to open it again: a descriptor or a mapping of a user."""
+    """Under /proc, to open it again: one of each user."""
 
 
 @dataclass(slots=True)
@@ -126,27 +128,34 @@ def _add_descriptors(
     folder_fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         for number in os.listdir(folder_fd):  # noqa: PTH208 - a descriptor
-            with suppress(OSError):
-                name = os.readlink(number, dir_fd=folder_fd)
-                if not name.startswith(("/", "(unreachable)/")) or (mounts and on_remote(name, mounts)):
+            try:
+                if mounts and on_remote(os.readlink(number, dir_fd=folder_fd), mounts):
                     continue
                 status = os.stat(number, dir_fd=folder_fd)
-                if status.st_dev in device_ids and stat.S_ISREG(status.st_mode):
-                    use = _use(uses, _key(status.st_dev, status.st_ino, name, pid, proc), name)
-                    use.holders.add(pid)
-                    use.paths.append(folder / number)
-                    _fill(use, status)
+                if status.st_dev not in device_ids or not stat.S_ISREG(status.st_mode):
+                    continue
+                name = os.readlink(number, dir_fd=folder_fd)
+            except OSError:  # closed meanwhile
+                continue
+            use = _use(uses, _key(status.st_dev, status.st_ino, name, pid, proc), name)
+            if pid not in use.holders:
+                use.holders.add(pid)
+                use.paths.append(folder / number)
+                _fill(use, status)
     finally:
         os.close(folder_fd)
 
 
 def _key(device_id: int, inode_id: int, name: str, pid: int, proc: Path) -> FileKey:
-    is_sysv = name.startswith(_SYSV) and name.endswith(_DELETED)
+    is_sysv = name[:5] == _SYSV and name.endswith(_DELETED)
     return FileKey(device_id, inode_id, (namespace_id(pid, "ipc", proc) or 0) if is_sysv else None)
 
 
 def _use(uses: dict[FileKey, FileUse], key: FileKey, name: str) -> FileUse:
-    return uses.setdefault(key, FileUse(key, name.removesuffix(_DELETED)))
+    use = uses.get(key)
+    if use is None:
+        use = uses[key] = FileUse(key, name.removesuffix(_DELETED))
+    return use
 
 
 def _ask(use: FileUse, path: Path) -> None:

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from rtdebug.errors import RtdebugError
 
 _ENDED, _FAILED = 0, 1
+_IGNORED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGPIPE, signal.SIGTSTP)
 
 
 class Watchdog:
@@ -24,12 +25,17 @@ class Watchdog:
         # The pipe alone would not do: other children of ours hold copies of its writing end.
         us = os.pidfd_open(os.getpid())  # Linux 5.3
         read_fd, self._write_fd = os.pipe2(os.O_CLOEXEC)
+        ready_fd, tell_fd = os.pipe2(os.O_CLOEXEC)
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, _IGNORED)  # none may reach the child before it ignores them
         self._pid = os.fork()
         if self._pid == 0:
             os.close(self._write_fd)
-            _wait_and_undo(undo, us, read_fd)
-        os.close(read_fd)
-        os.close(us)
+            _wait_and_undo(undo, us, read_fd, tell_fd)
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        for fd in (read_fd, us, tell_fd):
+            os.close(fd)
+        os.read(ready_fd, 1)  # it has a session of its own now: what kills our process group leaves it
+        os.close(ready_fd)
 
     def close(self) -> None:
         """Undo now. Raises RtdebugError if that failed."""
@@ -50,15 +56,16 @@ class Watchdog:
         self.close()
 
 
-def _wait_and_undo(undo: Callable[[], None], us: int, read_fd: int) -> None:
+def _wait_and_undo(undo: Callable[[], None], us: int, read_fd: int, tell_fd: int) -> None:
     """Never returns."""
     status = _FAILED
     try:
         os.setsid()
-        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGPIPE, signal.SIGTSTP):
+        for number in _IGNORED:
             signal.signal(number, signal.SIG_IGN)
         signal.set_wakeup_fd(-1)
         _leave_streams()
+        os.write(tell_fd, b"1")
         select.select([us, read_fd], [], [])
         undo()
         status = _ENDED

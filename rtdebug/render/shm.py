@@ -21,6 +21,7 @@ from rtdebug.tracing.line import Value
 MOST_ROWS = 40
 _WIDEST = 44
 _WIDTH = 100
+_NS_PER_S = 1_000_000_000
 _ENDS = {
     LimitKind.MOUNT_SIZE: "then ENOSPC or Bus error",
     LimitKind.HALF_OF_RAM: "then ENOSPC or Bus error",
@@ -114,7 +115,8 @@ def object_fields(found: ShmObject, now_ns: int) -> dict[str, Value]:
 def verdict_table(verdicts: Sequence[Verdict], now_ns: int, width: int | None = None) -> str:
     """What would be removed, and what is kept and why."""
     removable = [verdict.object for verdict in verdicts if verdict.refusal is None]
-    lines = _rows([(each, "") for each in removable], now_ns, "") if removable else ["Nothing to remove."]
+    rows = [(each, _made_by(each)) for each in removable]
+    lines = _rows(rows, now_ns, "MADE BY") if removable else ["Nothing to remove."]
     kept = [verdict for verdict in verdicts if verdict.refusal is not None]
     if kept:
         lines += ["", "Kept:"]
@@ -190,7 +192,7 @@ def _mount_row(mount: TmpfsMount) -> tuple[str, ...]:
         format_bytes(mount.left_bytes),
         UNKNOWN if mount.inodes_left is None else str(mount.inodes_left),
         _volume(mount),
-        "read-only" if mount.read_only else _limit(mount.limit),
+        "read-only" if mount.read_only else limit_text(mount.limit),
     )
 
 
@@ -201,7 +203,8 @@ def _volume(mount: TmpfsMount) -> str:
     return f"{kind} {name}" if name else str(kind)
 
 
-def _limit(limit: Limit | None) -> str:
+def limit_text(limit: Limit | None) -> str:
+    """What ends the growth of a tmpfs, in a few words. Not escaped."""
     if limit is None:
         return UNKNOWN
     size = format_bytes(limit.limit_bytes)
@@ -217,7 +220,7 @@ def _limit(limit: Limit | None) -> str:
 
 
 def _way(limit: Limit) -> str:
-    return f"{format_bytes(limit.left_bytes)} to {_limit(limit)} ({_ENDS[limit.kind]})"
+    return f"{format_bytes(limit.left_bytes)} to {limit_text(limit)} ({_ENDS[limit.kind]})"
 
 
 def _objects(report: ShmReport, width: int) -> Iterator[str]:
@@ -226,10 +229,15 @@ def _objects(report: ShmReport, width: int) -> Iterator[str]:
         yield "No shared memory objects."
         return
     shown = report.objects[:MOST_ROWS]
-    yield from _rows([(each, _used_by(each)) for each in shown], report.time_ns, "USED BY")
+    yield from objects_text(shown, report.time_ns)
     if len(report.objects) > MOST_ROWS:
         rest = report.objects[MOST_ROWS:]
         yield f"and {len(rest)} smaller ones, {format_bytes(freed_bytes(rest))} in all: -o json has every one"
+
+
+def objects_text(objects: Sequence[ShmObject], now_ns: int) -> list[str]:
+    """Rows of objects with who uses them, below a heading."""
+    return _rows([(each, _used_by(each)) for each in objects], now_ns, "USED BY")
 
 
 def _rows(objects: Sequence[tuple[ShmObject, str]], now_ns: int, last: str) -> list[str]:
@@ -245,22 +253,31 @@ def _row(found: ShmObject, now_ns: int) -> tuple[str, ...]:
         f"{found.name} id {found.inode_id}" if is_segment else found.name,
         format_bytes(found.size_bytes),
         format_bytes(found.allocated_bytes),
-        format_duration(found.age_ns(now_ns)),
+        _age(found.age_ns(now_ns)),
         UNKNOWN if found.creator.uid is None else str(found.creator.uid),
         str(len(found.mappers) if found.attached is None else found.attached),
         UNKNOWN if is_segment else str(len(found.holders)),
     )
 
 
+def _age(age_ns: int | None) -> str:
+    return "< 1 s" if age_ns is not None and age_ns < _NS_PER_S else format_duration(age_ns)
+
+
 def _used_by(found: ShmObject) -> str:
     if found.orphan:
-        creator = found.creator
-        maker = f", made by pid {creator.pid} ({creator.comm or 'gone'})" if creator.pid else ""
-        guess = maker_by_name(found)
-        return f"orphan{maker}" + (f", named as {guess} does" if guess else "")
+        return ", ".join(filter(None, ("orphan", _made_by(found))))
     names = [_user(user) for user in found.users]
     more = f" and {len(names) - 3} more" if len(names) > 3 else ""
     return ", ".join(names[:3]) + more or UNKNOWN
+
+
+def _made_by(found: ShmObject) -> str:
+    """Who made it, as the kernel or a trace told; else whose name it looks like."""
+    if found.creator.pid is not None:
+        return f"by {found.creator.comm or 'a process that is gone'} ({found.creator.pid})"
+    maker = maker_by_name(found)
+    return f"named as by {maker}" if maker else ""
 
 
 def _user(user: User) -> str:

@@ -15,10 +15,13 @@ def notes_on(report: ShmReport) -> tuple[str, ...]:
     notes = [*_dev_shm(report)]
     for mount in report.mounts:
         notes += _on_mount(mount)
+    if not report.segments_seen:
+        notes.append("its IPC namespace cannot be entered (CAP_SYS_ADMIN is needed): SysV segments are not shown")
     if report.unseen_pids:
+        listed = ", ".join(map(str, report.unseen_pids[:5])) + (", ..." if len(report.unseen_pids) > 5 else "")
         notes.append(
-            f"{len(report.unseen_pids)} processes of this host may not be looked at (the first is "
-            f"{report.unseen_pids[0]}): whether they use an object is not known; removing asks the kernel again"
+            f"rtdebug may not look into process {listed}: whether an object is used there is not known; "
+            "before a file is removed, the kernel is asked"
         )
     return tuple(notes)
 

@@ -35,6 +35,8 @@ class ShmObjects:
 
     objects: tuple[ShmObject, ...]
     """The largest first."""
+    segments_seen: bool
+    """Whether its IPC namespace could be entered: if not, SysV segments are missing."""
     unseen_pids: tuple[int, ...]
     """Processes that may not be looked at, and so may use an object that seems to be an orphan."""
 
@@ -55,13 +57,14 @@ def read_objects(
     devices = internal | {mount.device_id for mount in mounts}
     uses = read_file_uses((other for other in pids(proc) if other != os.getpid()), devices, proc)
     looker = _Looker(frozenset(members), uses, charges, proc)
+    segments = read_sysv_shm(pid, proc)
     found = [
         *looker.files(pid, mounts),
         *looker.nameless(mounts, internal),
-        *looker.segments(pid, namespace_id("self", "ipc", proc)),
+        *looker.segments(pid, segments or ()),
     ]
     found.sort(key=lambda each: (-(each.allocated_bytes or 0), each.name))
-    return ShmObjects(tuple(found), tuple(sorted(uses.unseen)))
+    return ShmObjects(tuple(found), segments is not None, tuple(sorted(uses.unseen)))
 
 
 class _Looker:
@@ -100,14 +103,14 @@ class _Looker:
             if kind is not None and (key.device_id in internal or key.device_id in tmpfs):
                 yield self._nameless(kind, use)
 
-    def segments(self, pid: int, own_namespace_id: int | None) -> Iterator[ShmObject]:
+    def segments(self, pid: int, segments: Iterable[SysvSegment]) -> Iterator[ShmObject]:
         """The SysV segments of the container's IPC namespace; of the host's only those that it attaches."""
         namespace = namespace_id(pid, "ipc", self._proc)
-        is_host = namespace == own_namespace_id or namespace == namespace_id(1, "ipc", self._proc)
+        is_host = namespace in (namespace_id("self", "ipc", self._proc), namespace_id(1, "ipc", self._proc))
         by_id = {
             key.inode_id: use for key, use in self._uses.items() if key.ipc_namespace_id in (namespace, 0)
         }
-        for segment in read_sysv_shm(pid, self._proc) or ():
+        for segment in segments:
             use = by_id.get(segment.shm_id)
             if not is_host or (use and self._members & use.mappers) or segment.creator_pid in self._members:
                 yield self._segment(segment, use, is_host)

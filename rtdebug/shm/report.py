@@ -34,6 +34,8 @@ class ShmReport:
     """What lies at /dev/shm: `tmpfs`; another type is no memory; None: there is no such folder."""
     comms: frozenset[str]
     """Of the container's processes."""
+    segments_seen: bool
+    """Whether its SysV segments could be read."""
     unseen_pids: tuple[int, ...]
     """Processes of the host that may not be looked at: whether they use an object is not known."""
 
@@ -56,16 +58,30 @@ def read_shm(
     """
     hierarchy = hierarchy or _hierarchy(proc)
     members = members_of(container, hierarchy)
-    pid = container.pid if container.pid is not None else _oldest(members, proc)
-    if pid is None:
-        raise TargetError(f"nothing runs in {container.name or container.id!r}", "`rtdebug ps` lists what runs")
+    pid = _viewer(container, members, proc)
     mounts = read_tmpfs_mounts(pid, memory_limits(container.cgroup, hierarchy, proc), proc)
     with Charges(hierarchy, proc) as charges:
         found = read_objects(pid, members | {pid}, mounts, charges, proc)
     return ShmReport(
         container, pid, time.time_ns(), mounts, found.objects, dev_shm_is(pid, proc), _comms(members, proc),
-        found.unseen_pids,
+        found.segments_seen, found.unseen_pids,
     )  # fmt: skip
+
+
+def read_mounts(
+    container: Container, hierarchy: MemoryHierarchy | None = None, proc: Path = Path("/proc")
+) -> tuple[TmpfsMount, ...]:
+    """The part of read_shm() that costs next to nothing: the sizes. Raises as that does."""
+    hierarchy = hierarchy or _hierarchy(proc)
+    pid = container.pid or _viewer(container, members_of(container, hierarchy), proc)
+    return read_tmpfs_mounts(pid, memory_limits(container.cgroup, hierarchy, proc), proc)
+
+
+def _viewer(container: Container, members: frozenset[int], proc: Path) -> int:
+    pid = container.pid if container.pid is not None else _oldest(members, proc)
+    if pid is None:
+        raise TargetError(f"nothing runs in {container.name or container.id!r}", "`rtdebug ps` lists what runs")
+    return pid
 
 
 def members_of(container: Container, hierarchy: MemoryHierarchy | None) -> frozenset[int]:

@@ -19,9 +19,9 @@ mark = Path(sys.argv[1])
 dog = Watchdog(lambda: mark.write_text(mark.read_text() + "undone"))
 if os.fork() == 0:       # a child that outlives us, and holds the pipe
     os.setsid()
+    print("ready", flush=True)
     time.sleep(3)
     os._exit(0)
-print("ready", flush=True)
 time.sleep(60)
 """
 
@@ -53,10 +53,7 @@ def test_undone_once_however_the_parent_ends(tmp_path, number):
     ) as parent:
         assert parent.stdout is not None
         parent.stdout.readline()
-        if number == signal.SIGKILL:
-            parent.kill()
-        else:
-            os.killpg(parent.pid, number)  # as a terminal sends it: to all of the group
+        os.killpg(parent.pid, number)  # as a terminal sends it: to all of the group
         parent.wait()
         deadline = time.monotonic() + 5
         while mark.read_text() != "undone" and time.monotonic() < deadline:
