@@ -181,6 +181,26 @@ def test_without_a_limit(runc):
     Path("/dev/shm/rtdebug-no-limit").unlink()
 
 
+def test_inside_by_a_helper_of_ours(holder):
+    snapshot = taken(holder.id, inside=True)
+    assert snapshot.inside is not None, snapshot.notes
+    assert snapshot.inside.calls["memfd_create"] is None and snapshot.inside.calls["write_dev_shm"] is None
+    total = int(Path("/proc/meminfo").read_text().split()[1]) * 1024
+    assert snapshot.inside.figures["meminfo_total_bytes"] == total
+    assert len(taken(holder.id).processes) == 2  # it is gone again
+
+
+def test_inside_of_a_paused_one_is_a_note(runc):
+    box = runc.start(script="sleep 1000")
+    runc.pause(box)
+    try:
+        snapshot = taken(box.id, inside=True)
+        assert snapshot.inside is None and any("--exec" in note for note in snapshot.notes)
+        assert snapshot.processes
+    finally:
+        runc.resume(box)
+
+
 def freezer_of(box):
     return find_freezer(box.pid, f"/{box.id}")
 

@@ -92,7 +92,7 @@ def snapshot(**more):
             6, False, (LinkRecord(1, "lo", None, "UNKNOWN", 65536, None, ("127.0.0.1/8",), 5, 6),),
             ("default via 10.0.0.1 dev eth0",), {"TCP.inuse": 1}, 1, 0, 0,
         ),
-        shared=SharedMemory(41, (), (shm_object(),), (), "tmpfs", ()),
+        shared=SharedMemory(41, (), (shm_object(),), (), "tmpfs", True, ()),
         host=HostRecord(
             "6.1.0", "x86_64", 2, 4096, {"MemTotal": 8 << 30}, {}, (BuddyZone(0, "Normal", (1,) * 11),), None, {},
         ),

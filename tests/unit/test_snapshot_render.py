@@ -9,6 +9,8 @@ import pytest
 from rtdebug.render.snapshot import render_overview
 from rtdebug.render.snapshot_pages import SECTIONS, render_pages, snapshot_json
 from rtdebug.snapshot.archive import write_archive
+from rtdebug.snapshot.inside import parse_inside
+from rtdebug.snapshot.model import ResourceLimit
 from rtdebug.snapshot.network import add_memory, parse_sockstat
 from rtdebug.snapshot.runtime import config_of
 from tests.unit.snapshots import HOSTILE, MIB, hostile, memory_state, process, snapshot, use
@@ -108,6 +110,17 @@ def test_secrets_of_the_bundle_stay_there():
     assert config_of(text, with_environ=True)["process"] == {"args": ["a"], "env": ["PASSWORD=x"]}
     with pytest.raises(ValueError, match="no"):
         config_of("[]")
+
+
+def test_what_the_helper_says_is_not_trusted():
+    good = "figure cpus 2\nlimit memlock 65536 -1\ncall mlock 0\ncall userfaultfd 1\n"
+    text = good + "call x 99999\nfigure y z\n\x1b[31m\n"
+    inside = parse_inside(text)
+    assert inside.figures == {"cpus": 2}
+    assert inside.limits == {"memlock": ResourceLimit(65536, None)}
+    assert inside.calls == {"mlock": None, "userfaultfd": "EPERM", "x": "99999"}
+    shown = pages(snapshot(inside=inside), "inside")
+    assert "refused: userfaultfd (EPERM)" in shown and "unlimited" in shown
 
 
 def test_sockstat():
