@@ -73,15 +73,16 @@ class Recorder:
         self._last = Sample(0, [], [], {})
 
     def run(self, ready: Callable[[], object]) -> Progress:
-        """Record until SIGINT, SIGTERM, SIGHUP or the end of the duration; `ready` is called at the first sample."""
+        """Record until SIGINT, SIGTERM, SIGHUP or the end of the duration; `ready` is called after the first sample."""
         with ExitStack() as stack:
             wakeup_fd = stack.enter_context(on_stop_signals(self._on_signal))
             stack.callback(self._selection.close)
             self._began_ns = time.monotonic_ns()
-            ready()
             due_ns = self._began_ns
             while True:
                 self._take()
+                if self._samples == 1:
+                    ready()
                 due_ns = self._next(due_ns)
                 if self._stop or self._is_over(due_ns) or not self._wait(due_ns, wakeup_fd):
                     break
@@ -111,6 +112,8 @@ class Recorder:
         if self._sites is not None:
             self._writer.add("sites", self._sites.rows(sample.time_ns))
             self._sites.watch(sample)
+        if self._samples == 1:
+            self._writer.flush()  # who reads the store sees at once that something is recorded
         self._tell(self.progress())
 
     def _next(self, due_ns: int) -> int:
