@@ -25,7 +25,16 @@ from rtdebug.render.escape import escape
 COMMANDS = (
     ("trace", "Show what a container does to its memory, live."),
     ("report", "Show a recording of a trace; needs no root."),
+    ("oom", "Explain OOM kills, from this host's kernel log or from files."),
+    ("diagnose", "Say why a container runs out of memory, and what to change."),
+    ("snapshot", "Write all about a container's memory into one file."),
+    ("show", "Show a snapshot; needs no root."),
+    ("diff", "Show what changed between two snapshots, or in a while."),
+    ("madvise", "Find, measure and give advice on memory: huge pages and others."),
     ("ps", "List running containers with their memory and /dev/shm."),
+    ("limits", "Show memory limits, what is wrong, and what they should be."),
+    ("reclaim", "Take idle memory from a container, see what it costs."),
+    ("shm", "Show shared memory, what limits it, and what was left behind."),
     ("leaks", "Find out which containers leak memory, and where."),
     ("doctor", "Check what this host can do, and how to get the rest."),
     ("completion", "Print the completion script for a shell."),
@@ -40,7 +49,7 @@ _BUG_HINT = "this is a bug in rtdebug: please report it with the command line an
 
 @click.command(
     cls=LazyGroup,
-    table=COMMANDS,
+    entries=COMMANDS,
     invoke_without_command=True,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
     epilog="Every command explains itself: rtdebug COMMAND --help",

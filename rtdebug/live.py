@@ -71,6 +71,8 @@ class LiveOptions:
     """The other end of this descriptor reads what the sink writes; the trace ends when it is closed."""
     follow: Callable[[], Container | None] | None = None
     """Finds the container again after its end; None: the trace ends with it."""
+    tick: Callable[[], object] | None = None
+    """Called once an interval, whether something happened or not."""
 
 
 class LiveTrace:
@@ -161,6 +163,8 @@ class LiveTrace:
             if now_ns >= next_ns:
                 self._tell_news()
                 self._session.keep_time()
+                if self._options.tick is not None:
+                    self._options.tick()
                 next_ns = max(next_ns + interval_ns, now_ns)
             self._names.look(now_ns)
             self._linked.look(now_ns, alarm=any(line.event in _ALARMS for line in lines))

@@ -10,7 +10,7 @@ COMMANDS = (("record", "Sample the memory of all containers into a store."),)
 """Name of each command of the group, and what it is for in one line."""
 
 
-@click.command("leaks", cls=LazyGroup, table=COMMANDS, prefix="leaks_", invoke_without_command=True)
+@click.command("leaks", cls=LazyGroup, entries=COMMANDS, prefix="leaks_", invoke_without_command=True)
 @click.pass_context
 def command(ctx: click.Context) -> None:
     """Find out which containers leak memory, in which kind of memory, and where it comes from.

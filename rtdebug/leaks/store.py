@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from rtdebug.errors import UsageProblem
 from rtdebug.leaks.segments import Segment, arrow_schema, find_segments
-from rtdebug.leaks.tables import TABLES
+from rtdebug.leaks.tables import TABLES, TEXTS
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -77,6 +77,25 @@ def read_table(
     return joined, tuple(notes)
 
 
+def read_segment(segment: Segment, columns: Sequence[str]) -> tuple[Any, tuple[str, ...]]:
+    """One segment as a pyarrow.Table, in the order in which it was written, and notes on what could not be read.
+
+    Of `columns`, those that its table has. Texts are dictionaries, as they are in the file: much quicker for many rows.
+    """
+    import pyarrow as pa
+
+    schema = pa.schema(
+        [
+            (field.name, pa.dictionary(pa.int32(), pa.string()) if field.name in TEXTS else field.type)
+            for field in arrow_schema(segment.table)
+        ]
+    )
+    names = [name for name in TABLES[segment.table] if name in columns]
+    notes: list[str] = []
+    empty = pa.table([pa.array([], schema.field(name).type) for name in names], names)
+    return pa.concat_tables([empty, *_read_segment(segment, names, notes, schema)]).unify_dictionaries(), tuple(notes)
+
+
 def segments_of(paths: Iterable[Path]) -> list[Segment]:
     """The segments of stores, the oldest first. Raises UsageProblem."""
     paths = tuple(paths)
@@ -109,15 +128,17 @@ def iter_stream(path: Path) -> Iterator[Any]:
             return  # Arrow's own, without a number: a message is not whole
 
 
-def _read_segment(segment: Segment, names: list[str], notes: list[str]) -> list[Any]:
+def _read_segment(segment: Segment, names: list[str], notes: list[str], schema: Any = None) -> list[Any]:  # noqa: ANN401
+    """`schema`: the types wanted; None: those of the table."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    schema = arrow_schema(segment.table)
+    coded = [] if schema is None else [name for name in names if name in TEXTS]
+    schema = schema or arrow_schema(segment.table)
     try:
         if segment.is_stream and segment.path.exists():
             return [_conformed(pa.Table.from_batches([batch]), names, schema) for batch in iter_stream(segment.path)]
-        read = pq.ParquetFile(segment.sealed_path)
+        read = pq.ParquetFile(segment.sealed_path, read_dictionary=coded)
         present = [name for name in names if name in read.schema_arrow.names]
         return [_conformed(read.read(columns=present), names, schema)]
     except FileNotFoundError:

@@ -11,6 +11,7 @@ from rtdebug.containers.model import Container
 from rtdebug.oom.history import MemorySample, StatReading
 from rtdebug.oom.kill import MemcgLevel, OomKill
 from rtdebug.oom.limit import Limit, LimitSource, find_limit
+from rtdebug.oom.log_usage import hierarchical_stat
 from rtdebug.oom.record import Constraint, OomRecord, Victim
 from rtdebug.oom.siblings import Sibling
 from rtdebug.oom.tasks import OomTask, largest_tasks
@@ -121,7 +122,8 @@ class OomReport:
         result["memcg_levels"] = [_level_fields(level) for level in self.memcg_levels]
         result["memory_stat"] = None if self.memory_stat is None else dict(self.memory_stat)
         result["history"] = [
-            {"age_ns": self.time_ns - sample.time_ns, "usage_bytes": sample.usage_bytes} for sample in self.history
+            {"age_ns": self.time_ns - sample.time_ns, "usage_bytes": sample.usage_bytes}
+            for sample in self.history
         ]
         result["usage_by_kind"] = None if self.usage_by_kind is None else asdict(self.usage_by_kind)
         result["tasks"] = None if self.tasks is None else [asdict(task) for task in self.tasks]
@@ -146,7 +148,9 @@ class OomReport:
         )
 
 
-def build_report(kill: OomKill, log: OomRecord | None = None, around: Surroundings | None = None) -> OomReport:
+def build_report(
+    kill: OomKill, log: OomRecord | None = None, around: Surroundings | None = None
+) -> OomReport:
     """Join what the sources say about one kill. `log` is the record that has `kill` among its victims."""
     around = around or Surroundings()
     victim = log.victim(kill.tid, kill.pid) if log else None
@@ -209,10 +213,12 @@ def _constraint(kill: OomKill, log: OomRecord | None, limit: Limit) -> Constrain
     return kill.constraint
 
 
-def _stat(log: OomRecord | None, around: Surroundings, limit: Limit) -> tuple[StatReading | None, StatSource | None]:
+def _stat(
+    log: OomRecord | None, around: Surroundings, limit: Limit
+) -> tuple[StatReading | None, StatSource | None]:
     if log and log.memory_stat:
         usage, kmem = (counter.usage_bytes if counter else None for counter in (log.memory, log.kmem))
-        return StatReading(_hierarchical_stat(log), 0, log.oom_memcg, usage, kmem), "kernel_log"
+        return StatReading(hierarchical_stat(log), 0, log.oom_memcg, usage, kmem), "kernel_log"
     readings: list[tuple[StatReading | None, StatSource]] = [
         (around.stat_after, "cgroup_files"),
         (around.last_stat, "last_sample"),
@@ -228,19 +234,9 @@ def _stat_age(kill: OomKill, stat: StatReading | None, source: StatSource | None
     return 0 if source == "kernel_log" else abs(stat.time_ns - kill.time_ns)
 
 
-def _hierarchical_stat(log: OomRecord) -> Mapping[str, int]:
-    """Old v1 kernels print every cgroup of the tree without those below it: then the sum is the domain's."""
-    own = log.memory_stat or {}
-    if not log.child_memory_stats or any(key.startswith("total_") for key in own):
-        return own
-    total = dict(own)
-    for child in log.child_memory_stats.values():
-        for key, value in child.items():
-            total[key] = total.get(key, 0) + value
-    return total
-
-
-def _usage_by_kind(stat: StatReading | None, source: StatSource | None, limit: Limit) -> UsageByKind | None:
+def _usage_by_kind(
+    stat: StatReading | None, source: StatSource | None, limit: Limit
+) -> UsageByKind | None:
     if limit.cgroup is None:
         return None
     if limit.kind == "kmem":
