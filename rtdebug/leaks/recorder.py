@@ -42,6 +42,7 @@ class Progress:
     """Rows that could not be written."""
     elapsed_ns: int
     cpu_ns: int
+    """Of the recorder, since it began to sample."""
     size_bytes: int
     """Of all that this host has in the store."""
 
@@ -68,7 +69,7 @@ class Recorder:
         self._sites = sites
         self._tell = tell
         self._stop = False
-        self._began_ns = 0
+        self._began_ns = self._began_cpu_ns = 0
         self._samples = self._missed = 0
         self._last = Sample(0, [], [], {})
 
@@ -77,7 +78,7 @@ class Recorder:
         with ExitStack() as stack:
             wakeup_fd = stack.enter_context(on_stop_signals(self._on_signal))
             stack.callback(self._selection.close)
-            self._began_ns = time.monotonic_ns()
+            self._began_ns, self._began_cpu_ns = time.monotonic_ns(), time.process_time_ns()
             due_ns = self._began_ns
             while True:
                 self._take()
@@ -100,7 +101,7 @@ class Recorder:
             missed=self._missed,
             lost_rows=self._writer.lost_rows,
             elapsed_ns=time.monotonic_ns() - self._began_ns,
-            cpu_ns=time.process_time_ns(),
+            cpu_ns=time.process_time_ns() - self._began_cpu_ns,
             size_bytes=self._writer.size_bytes(),
         )
 
