@@ -15,6 +15,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
+from rtdebug.leaks.site_maps import SAMPLE_BYTES
 from rtdebug.leaks.store import read_series
 from tests.conftest import ROOT
 from tests.kernel.runtime_fixtures import Box, Docker, Runc, make_rootfs, wait_for
@@ -209,6 +210,64 @@ def test_sites_of_a_leaker(runc: Runc, glibc_rootfs: Path, tmp_path: Path) -> No
     assert growth > 8000 * 5003 + 13 * 3 * MIB
     assert set(frame["limit_bytes"]) == {512 * MIB}
     assert "1 container, 1 process" in process.said
+
+
+ALLOCATIONS = r"""
+#include <stdlib.h>
+#include <unistd.h>
+
+void *volatile keep;
+
+#define CALLER(name, body) \
+	__attribute__((noinline, noclone)) void name(void) { void *memory = 0; body; keep = memory; __asm__ volatile(""); }
+
+CALLER(by_calloc, memory = calloc(3, 4001))
+CALLER(by_realloc, memory = realloc(realloc(malloc(1001), 9001), 40009))
+CALLER(by_posix_memalign, if (posix_memalign(&memory, 64, 7001)) abort())
+CALLER(by_aligned_alloc, memory = aligned_alloc(64, 6400))
+
+int main(int argc, char **argv)
+{
+	while (access(argv[1], F_OK))
+		usleep(20000);
+	for (int call = 0; call < 5000; call++) {
+		by_calloc();
+		by_realloc();
+		by_posix_memalign();
+		by_aligned_alloc();
+	}
+	unlink(argv[argc - 1]);
+	pause();
+}
+"""
+ALLOCATED_BYTES = {
+    "by_calloc": 5000 * 12003,
+    "by_realloc": 5000 * 40009,
+    "by_posix_memalign": 5000 * 7001,
+    "by_aligned_alloc": 5000 * 6400,
+}
+
+
+@pytest.mark.parametrize("compiler", ["gcc", "gcc -static", "musl-gcc", "musl-gcc -static"])
+def test_every_way_to_allocate_with_every_c_library(tmp_path: Path, compiler: str) -> None:
+    program, go = tmp_path / "program", tmp_path / "go"
+    flags = ("-O1", "-fno-builtin", "-fno-omit-frame-pointer", "-fno-optimize-sibling-calls")
+    command = [*compiler.split(), "-x", "c", *flags, "-o", program, "-"]
+    subprocess.run(command, input=ALLOCATIONS.encode(), check=True)
+    with subprocess.Popen([program, go]) as process:
+        try:
+            with recording(tmp_path / "store", f"pid:{process.pid}", "--interval", "500ms", "--malloc"):
+                go.touch()
+                wait_for(lambda: not go.exists(), "the program")
+                time.sleep(1)
+        finally:
+            process.kill()
+    sites = read_series([tmp_path / "store"]).sites
+    assert set(sites["pid"]) == {process.pid}
+    for function, allocated_bytes in ALLOCATED_BYTES.items():
+        of_function = sites[sites["stack"].astype(str).str.contains(f"\n{function}+", regex=False)]
+        live_bytes = of_function.drop_duplicates("stack", keep="last")["live_bytes"].sum()
+        assert live_bytes == pytest.approx(allocated_bytes, rel=4 / (allocated_bytes / SAMPLE_BYTES) ** 0.5)
 
 
 def test_a_program_that_shows_no_malloc_is_named(runc: Runc, glibc_rootfs: Path, tmp_path: Path) -> None:
