@@ -31,9 +31,9 @@ BENCHMARKS: dict[str, Callable[[], Result]] = {
 def main(names: tuple[str, ...], output: str) -> None:
     """Measure the figures that rtdebug has to reach, beside bpftrace and bcc; exit status 1 when one is missed.
 
-    NAMEs are help, start, memory, overhead, bystander, storm, shm, leaks_record, leaks_quality, leaks_scale; the default
-    is all. Times are compared by the least of all rounds, the rest by the median; medians are shown with the least and
-    the largest in brackets.
+    NAMEs are help, start, memory, overhead, bystander, storm, shm, leaks_record, leaks_quality, leaks_scale; the
+    default is all. Times are compared by the least of all rounds, the rest by the median; medians are shown with the
+    least and the largest in brackets.
     """
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # cgroups and processes are removed on the way out
     machine = _machine()

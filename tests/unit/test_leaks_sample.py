@@ -136,6 +136,20 @@ def test_processes_below_belong_to_the_innermost_container(tmp_path: Path) -> No
     assert [dict(zip(CGROUPS, row, strict=True))["processes"] for row in taken.cgroups] == [2, 1]
 
 
+def test_a_process_in_no_container_is_sampled_with_its_children_and_without_its_cgroup(tmp_path: Path) -> None:
+    make_cgroup(tmp_path / "a", V2, (os.getpid(),))
+    with subprocess.Popen(["sh", "-c", "sleep 100 & echo; wait"], stdout=subprocess.PIPE) as shell:
+        shell.stdout.readline()
+        target = Container(f"pid:{shell.pid}", "sh", None, shell.pid, "running", "/a")
+        taken = sample(tmp_path, 2, target)
+        pids = set(taken.pids)
+        for pid in pids:
+            os.kill(pid, 9)
+    assert taken.cgroups == []
+    assert shell.pid in pids
+    assert len(pids) == 2
+
+
 def test_every_figure_of_a_process(tmp_path: Path) -> None:
     make_cgroup(tmp_path / "a", V2, (os.getpid(), 2**22 + 1))
     taken = sample(tmp_path, 2, container("/a"))
