@@ -21,6 +21,7 @@ from rtdebug.oom.lines import (
     WITH_COMM,
     add_host,
     before_cut,
+    kinds_of,
     parse_counter,
     parse_inline_stat,
     parse_killed,
@@ -97,10 +98,10 @@ class OomLogReader:
         cut = message.endswith(ELLIPSES) and not PATTERNS["unkillable"].match(message)
         if cut:
             message = before_cut(message)
-        kinds = WITH_COMM if "\n" in message else PATTERNS
-        for kind in kinds:
+            line = replace(line, message=message)
+        for kind in WITH_COMM if "\n" in message else kinds_of(message):
             if match := PATTERNS[kind].match(message):
-                episode = self._handlers[kind](self, match, replace(line, message=message), cut)
+                episode = self._handlers[kind](self, match, line, cut)
                 break
         else:
             episode = None
@@ -146,7 +147,7 @@ class OomLogReader:
         return records
 
     def _is_done(self, episode: OomDraft) -> bool:
-        if len(self._open) > _OPEN_AT_MOST or (episode.over and episode.reaped_all and len(self._open) > 1):
+        if len(self._open) > _OPEN_AT_MOST or (len(self._open) > 1 and episode.over and episode.reaped_all):
             return True
         if self._now_ns is None or episode.touched_ns is None:
             return False
