@@ -129,15 +129,11 @@ def _json(line: str) -> LogLine:
 def _journal_entry(entry: Mapping[str, Any]) -> LogLine:
     message = entry["MESSAGE"]
     if isinstance(message, list):  # the journal's way to hold bytes that are not UTF-8
-        message = bytes(byte & 0xFF for byte in message if isinstance(byte, int)).decode(
-            "utf-8", "surrogateescape"
-        )
+        message = bytes(byte & 0xFF for byte in message if isinstance(byte, int)).decode("utf-8", "surrogateescape")
     if entry.get("_TRANSPORT") == "kernel":
         source = "kernel"
     else:
-        source = str(
-            entry.get("SYSLOG_IDENTIFIER") or entry.get("_COMM") or entry.get("_TRANSPORT") or "unknown"
-        )
+        source = str(entry.get("SYSLOG_IDENTIFIER") or entry.get("_COMM") or entry.get("_TRANSPORT") or "unknown")
     boot_us, epoch_us = entry.get("_SOURCE_MONOTONIC_TIMESTAMP"), entry.get("__REALTIME_TIMESTAMP")
     return LogLine(
         str(message),

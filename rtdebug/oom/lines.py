@@ -40,9 +40,7 @@ PATTERNS: dict[str, re.Pattern[str]] = {
     "skipped": re.compile(rf"(?:{_OUT}: )?OOM victim (?P<pid>\d+) \(.*\) is already exiting", re.DOTALL),
     "unkillable": re.compile(rf"{_OUT} and no killable processes"),
     "group": re.compile(r"Tasks in (?P<path>.+) are going to be killed due to memory\.oom\.group set"),
-    "reaped": re.compile(
-        r"oom_reaper: reaped process (?P<pid>\d+) \((?P<comm>.*)\)(?:, now (?P<rest>.*))?", re.DOTALL
-    ),
+    "reaped": re.compile(r"oom_reaper: reaped process (?P<pid>\d+) \((?P<comm>.*)\)(?:, now (?P<rest>.*))?", re.DOTALL),
     "task_in": re.compile(r"Task in (?P<task>.+) killed as a result of limit of (?P<oom>.+)"),
     "counter": re.compile(
         r"(?P<name>memory\+swap|memory|kmem|swap): usage (?P<usage>\d+)kB, limit (?P<limit>\d+)kB,"
@@ -91,9 +89,7 @@ _KINDS_BY_START = {
     for start in {start for starts in _STARTS.values() for start in starts}
 }
 _FIGURE = re.compile(r"(?P<key>[a-z]+(?:-[a-z]+)?):(?P<kb>\d+)kB")
-_SUMMARY_PART = re.compile(
-    r",(?=(?:nodemask|cpuset|mems_allowed|oom_memcg|task_memcg|task|pid|uid)=|global_oom)"
-)
+_SUMMARY_PART = re.compile(r",(?=(?:nodemask|cpuset|mems_allowed|oom_memcg|task_memcg|task|pid|uid)=|global_oom)")
 _COLUMNS = {
     "tgid": "tgid",
     "uid": "uid",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from pathlib import Path
 
 import click
@@ -75,13 +76,31 @@ def test_keys_of_the_summary() -> None:
 
 
 @pytest.mark.parametrize("name", COMMAND_NAMES)
-def test_the_readme_knows_every_command_and_option(name: str) -> None:
-    text = (ROOT / "README.md").read_text(encoding="utf-8")
+def test_the_readme_knows_every_command_and_the_documents_every_option(name: str) -> None:
+    readme = readme_text()
+    documents = readme + "".join(path.read_text(encoding="utf-8") for path in (ROOT / "docs").glob("*.md"))
     command = cli.get_command(click.Context(cli), name)
     assert isinstance(command, click.Command)
-    options = [option for parameter in command.params for option in parameter.opts if option.startswith("--")]
-    missing = [word for word in (f"rtdebug {name}", *options) if word not in text]
-    assert [word for word in missing if word != "--output"] == []  # -o is its everyday name
+    for path, each in with_subcommands(name, command):
+        options = [option for parameter in each.params for option in parameter.opts if option.startswith("--")]
+        assert f"rtdebug {path}" in readme
+        assert [option for option in options if option not in documents and option != "--output"] == []
+
+
+def with_subcommands(path: str, command: click.Command) -> Iterator[tuple[str, click.Command]]:
+    yield path, command
+    if isinstance(command, click.Group):
+        context = click.Context(command)
+        for name in command.list_commands(context):
+            below = command.get_command(context, name)
+            assert below is not None
+            yield from with_subcommands(f"{path} {name}", below)
+
+
+def readme_text() -> str:
+    """Return README.md, and the sections that are about to go into it."""
+    drafts = sorted((ROOT / "docs" / "readme").glob("*.md.draft"))
+    return "\n".join(path.read_text(encoding="utf-8") for path in (ROOT / "README.md", *drafts))
 
 
 def test_the_readme_knows_every_event() -> None:

@@ -1,0 +1,212 @@
+"""The answer of a madvise experiment, as a table and as one JSON document."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from rtdebug.madvise.answer import CaseAnswer, Row
+from rtdebug.madvise.conduct import Outcome
+from rtdebug.madvise.plan import BASELINE
+from rtdebug.madvise.recommendation import Recommendation
+from rtdebug.madvise.stats import Finding
+from rtdebug.render.columns import align, wrap
+from rtdebug.render.escape import escape
+from rtdebug.render.jsonl import encode_object
+from rtdebug.render.units import UNKNOWN, format_bytes, format_duration, short_id
+from rtdebug.tracing.line import Value
+
+_HEADER = ("ADVICE", "WHEN", "IN ALL", "CPU TIME", "FIRST TOUCH", "CALL", "ACCESS", "RSS", "HUGE", "GIVEN BACK")
+_NUMBERS = frozenset({5, 7, 8})
+_WIDTH = 100
+_SAME = "~"
+
+
+def run_table(outcome: Outcome, answers: Sequence[CaseAnswer], recommendations: Sequence[Recommendation]) -> str:
+    """For people: a table for each case, what could not act, and what to do."""
+    lines = list(_head(outcome))
+    for answer in answers:
+        lines += ["", *_case(answer)]
+    lines += ["", f"{_SAME} no difference from none that could be told; IN ALL: first touch, advice and access"]
+    lines += ["", *_advice(recommendations)]
+    return "\n".join(lines) + "\n"
+
+
+def run_json(outcome: Outcome, answers: Sequence[CaseAnswer], recommendations: Sequence[Recommendation]) -> str:
+    """One document; docs/madvise-run.md has its keys."""
+    thp = outcome.settings.thp
+    rows = [(answer, row) for answer in answers for row in answer.rows]
+    document: dict[str, Value] = {
+        "plan": outcome.plan.name,
+        "question": outcome.plan.question,
+        "container_id": outcome.container.id,
+        "container_name": outcome.container.name,
+        "runtime": outcome.container.runtime,
+        "cgroup": outcome.container.cgroup,
+        "kernel": outcome.kernel,
+        "seed": outcome.plan.seed,
+        "stopped": outcome.stopped,
+        "namespaces": list(outcome.namespaces),
+        "thp_enabled": thp.enabled if thp else None,
+        "thp_defrag": thp.defrag if thp else None,
+        "thp_shmem_enabled": thp.shmem_enabled if thp else None,
+        "baseline": [
+            each for answer, row in rows if row.advice == BASELINE for each in _records(answer, row)
+        ],
+        "results": [
+            each for answer, row in rows if row.advice != BASELINE for each in _records(answer, row)
+        ],
+        "not_measured": [
+            {"memory": answer.case.memory, "reason": answer.unable} for answer in answers if answer.unable
+        ],
+        "recommendation": [
+            {
+                "memory": each.memory,
+                "access": each.access,
+                "mode": each.mode,
+                "advice": each.advice,
+                "purpose": each.purpose,
+                "text": each.text,
+                "conditions": list(each.conditions),
+            }
+            for each in recommendations
+        ],
+    }
+    return encode_object(document) + "\n"
+
+
+def _records(answer: CaseAnswer, row: Row) -> Iterator[dict[str, Value]]:
+    for finding in row.measures.values():
+        effect = finding.effect
+        yield {
+            "memory": finding.memory,
+            "access": answer.case.access,
+            "mode": answer.case.mode,
+            "size_bytes": answer.case.size_bytes,
+            "advice": None if row.advice == BASELINE else f"MADV_{row.advice}",
+            "when": None if row.advice == BASELINE else row.moment,
+            "measure": finding.measure,
+            "median": finding.median,
+            "interval": list(finding.interval),
+            "effect": effect.change if effect else None,
+            "effect_interval": list(effect.interval) if effect and effect.interval else None,
+            "verdict": finding.verdict,
+            "runs": finding.runs,
+            "errno": row.refused,
+            "hindrance": row.hindrance,
+        }
+
+
+def _head(outcome: Outcome) -> Iterator[str]:
+    container, plan = outcome.container, outcome.plan
+    name = container.name or short_id(container.id)
+    runtime = f" ({container.runtime})" if container.runtime else ""
+    yield f"Experiment {escape(plan.name)} in {escape(name)}{runtime}: {plan.runs} runs of each, seed {plan.seed}"
+    if plan.question:
+        yield from wrap(plan.question, _WIDTH)
+    thp = outcome.settings.thp
+    if thp is None:
+        yield f"Linux {escape(outcome.kernel)}, without transparent huge pages"
+    else:
+        chosen = f"enabled={thp.enabled} defrag={thp.defrag} shmem_enabled={thp.shmem_enabled}"
+        yield f"Linux {escape(outcome.kernel)}; huge pages: {chosen}"
+    if outcome.stopped:
+        done = len(outcome.counted)
+        yield from wrap(f"STOPPED: {outcome.stopped}. Only {done} runs are counted below.", _WIDTH)
+    if not outcome.own_cgroup:
+        yield "GIVEN BACK is seen in the container's own cgroup: what the container itself did is in it"
+
+
+def _case(answer: CaseAnswer) -> Iterator[str]:
+    case = answer.case
+    file = f" of {escape(case.file)}" if case.file else ""
+    yield f"{case.memory}{file}, {format_bytes(case.size_bytes)}, {case.access} {case.mode}"
+    if answer.unable:
+        yield from (f"  {line}" for line in wrap(f"not measured: {answer.unable}", _WIDTH - 2))
+    if answer.rows:
+        rows: list[tuple[str, ...]] = [_HEADER, *(_row(row) for row in answer.rows)]
+        yield from (f"  {line}" for line in align(rows, right=_NUMBERS, limit=46))
+    for row in answer.rows:
+        if row.refused:
+            yield f"  {row.advice}: madvise(2) refused it, {row.refused}"
+        elif row.hindrance:
+            yield from (f"  {line}" for line in wrap(f"{row.advice} could not act: {row.hindrance}", _WIDTH - 2))
+
+
+def _row(row: Row) -> tuple[str, ...]:
+    if row.refused:
+        return (row.advice, row.moment, f"refused: {row.refused}")
+    return (
+        row.advice,
+        row.moment,
+        _total(row.measures.get("total_ns"), row),
+        _time(row.measures.get("cpu_ns"), row),
+        _time(row.measures.get("populate_ns"), row),
+        _duration(row.median("advice_ns")),
+        _time(row.measures.get("access_ns"), row),
+        format_bytes(row.median("rss_bytes")),
+        format_bytes(row.median("thp_bytes")),
+        _given_back(row),
+    )
+
+
+def _total(finding: Finding | None, row: Row) -> str:
+    """`5.8 ms -78 % (-80 to -76)`; the baseline with its own spread."""
+    if finding is None:
+        return UNKNOWN
+    median = _duration(finding.median)
+    effect = finding.effect
+    if effect is None:
+        low, high = finding.interval
+        middle = finding.median or 1
+        return f"{median} ({_bare_percent(low / middle - 1)} to {_bare_percent(high / middle - 1)} %)"
+    if not row.acted or effect.change is None or effect.interval is None:
+        return median
+    if not finding.is_difference:
+        return f"{median} {finding.verdict}"
+    low, high = effect.interval
+    return f"{median} {_percent(effect.change)} ({_bare_percent(low)} to {_bare_percent(high)})"
+
+
+def _time(finding: Finding | None, row: Row) -> str:
+    """`5.8 ms -78 %`, or `5.8 ms ~` where it is no difference."""
+    if finding is None:
+        return UNKNOWN
+    median = _duration(finding.median)
+    if finding.effect is None or not row.acted or finding.effect.change is None:
+        return median
+    return f"{median} {_percent(finding.effect.change) if finding.is_difference else _SAME}"
+
+
+def _percent(share: float) -> str:
+    return f"{share * 100:+.0f} %" if abs(share) < 10 else f"x {share + 1:.0f}"
+
+
+def _bare_percent(share: float) -> str:
+    return f"{share * 100:+.0f}" if abs(share) < 10 else f"x {share + 1:.0f}"
+
+
+def _given_back(row: Row) -> str:
+    returned, took = row.measures.get("returned_bytes"), row.measures.get("return_ns")
+    if returned is None:
+        return UNKNOWN
+    if took is not None and took.runs > returned.runs / 2:
+        return f"{format_bytes(returned.median)} in {_duration(took.median)}"
+    return "only under pressure" if row.median("lazyfree_bytes") else "nothing"
+
+
+def _duration(ns: float | None) -> str:
+    return format_duration(None if ns is None else round(ns))
+
+
+def _advice(recommendations: Sequence[Recommendation]) -> Iterator[str]:
+    if not recommendations:
+        yield "No recommendation: nothing was compared."
+        return
+    yield "What to do"
+    for each in recommendations:
+        first, *rest = wrap(each.text, _WIDTH - 4)
+        yield f"  * {first}"
+        yield from (f"    {line}" for line in rest)
+        for condition in each.conditions:
+            for number, line in enumerate(wrap(condition, _WIDTH - 8)):
+                yield f"      {'- ' if number == 0 else '  '}{line}"
