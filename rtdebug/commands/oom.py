@@ -34,6 +34,21 @@ if TYPE_CHECKING:
     help="Only this container, pod, unit or cgroup: by its id, the beginning of it, name, pod uid or path.",
 )
 @click.option("--by", type=click.Choice(["cluster"]), help="Group kills that share pod or image, program and kind.")
+@click.option("--watch", is_flag=True, help="Show this host's kills as they happen, until Ctrl-C.")
+@click.option(
+    "--keep",
+    type=click.IntRange(1, 10_000),
+    metavar="N",
+    help="With --watch: keep the last N reports on disk, each with a snapshot of the container.",
+)
+@click.option(
+    "--keep-dir",
+    type=click.Path(file_okay=False, path_type=Path),
+    default="/var/lib/rtdebug/oom",
+    show_default=True,
+    metavar="DIR",
+    help="Where --keep keeps them.",
+)
 @output_option("table", "text", "json")
 def command(
     files: tuple[Path, ...],
@@ -42,13 +57,17 @@ def command(
     until_s: float | None,
     container: str | None,
     by: str | None,
+    watch: bool,
+    keep: int | None,
+    keep_dir: Path,
     output: str,
 ) -> None:
     """Explain OOM kills: who was killed, by which limit, and what filled it.
 
     Reads the kernel messages in FILEs (- is standard input), also compressed ones, in whatever form they were
     saved or pasted: dmesg, syslog, journalctl, kubectl. Without FILE it reads this host's ring buffer. A single
-    kill is shown as a page, several as a table; -o text gives a page for each.
+    kill is shown as a page, several as a table; -o text gives a page for each. With --watch it shows the kills of
+    this host as they happen, by the means of `rtdebug trace`.
 
     \b
     Examples:
@@ -56,6 +75,7 @@ def command(
       rtdebug oom /var/log/kern.log /var/log/kern.log.*.gz --since 7d
       kubectl logs -n kube-system node-problem-detector-x2x7k | rtdebug oom - -o text
       rtdebug oom --by cluster logs/*/kern.log
+      sudo rtdebug oom --watch --keep 20
       rtdebug oom --journal -o json | jq -r 'select(.verdict.kind == "shmem") | .container_id'
     """
     from rtdebug.errors import UsageProblem
@@ -64,6 +84,13 @@ def command(
 
     if files and journal:
         raise UsageProblem("give FILEs or --journal: one of the two", "`rtdebug oom --journal`")
+    if watch:
+        if files or journal or by or since_s is not None or until_s is not None:
+            raise UsageProblem("--watch shows what is to come: no FILE, --journal, --by, --since or --until")
+        _watch(container, keep, keep_dir, output)
+        return
+    if keep is not None:
+        raise UsageProblem("--keep keeps what --watch sees", "`rtdebug oom --watch --keep 20`")
     places = Places(files, journal)
     selection = Selection(_ns(since_s), _ns(until_s), container)
     if by == "cluster":
@@ -104,3 +131,39 @@ def _show(places: Places, selection: Selection, output: str) -> None:
 
 def _show_clusters(places: Places, selection: Selection, output: str) -> None:
     raise NotImplementedError
+
+
+def _watch(container: str | None, keep: int | None, keep_dir: Path, output: str) -> None:
+    from contextlib import closing, nullcontext
+
+    from rtdebug.containers.owners import owners
+    from rtdebug.host.child import in_child
+    from rtdebug.host.reasons import every_reason
+    from rtdebug.keep import Keeper
+    from rtdebug.live import LiveOptions, LiveTrace, known_containers
+    from rtdebug.oom.select import wants_line
+    from rtdebug.render.escape import escape
+    from rtdebug.render.oom_watch import WatchRenderer, watch_json, watch_text
+    from rtdebug.render.terminal import output_fd
+    from rtdebug.tracing.options import TraceOptions
+    from rtdebug.tracing.schema import load_schema
+    from rtdebug.tracing.scope import make_scope
+    from rtdebug.tracing.session import Session
+
+    def notice(text: str) -> None:
+        click.echo(f"rtdebug: {escape(text)}", err=True)
+
+    def ready() -> None:
+        kept = f", the last {keep} kept in {keep_dir}" if keep else ""
+        click.echo(escape(f"Watching for OOM kills on this host{kept}. Ctrl-C to stop."), err=True)
+
+    with every_reason():
+        session = Session(
+            make_scope(None), TraceOptions(("oom_kill",)), load_schema(), owners(in_child(known_containers))
+        )
+        keeper = (
+            Keeper(keep_dir, keep, lambda line: (watch_json(line), watch_text(line)), notice) if keep else None
+        )
+        renderer = WatchRenderer(output, sys.stdout, wants_line(container), keeper.keep if keeper else None)
+        with closing(keeper) if keeper else nullcontext(), session:
+            LiveTrace(session, LiveOptions(reader_fd=output_fd()), renderer, notice).run(ready)
