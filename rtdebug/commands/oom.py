@@ -130,7 +130,19 @@ def _show(places: Places, selection: Selection, output: str) -> None:
 
 
 def _show_clusters(places: Places, selection: Selection, output: str) -> None:
-    raise NotImplementedError
+    from rtdebug.containers.owners import owners_when_asked
+    from rtdebug.oom.cluster import find_clusters
+    from rtdebug.oom.gather import gather
+    from rtdebug.render.oom_clusters import clusters_json, clusters_table
+
+    owner = owners_when_asked(_containers) if places.are_this_host else None
+    clusters = find_clusters(gather(places, selection, owner))
+    if output == "json":
+        click.echo(clusters_json(clusters), nl=False)
+    elif clusters:
+        click.echo(clusters_table(clusters), nl=False)
+    else:
+        click.echo(f"rtdebug: no OOM kill in {places}", err=True)
 
 
 def _watch(container: str | None, keep: int | None, keep_dir: Path, output: str) -> None:
@@ -144,6 +156,7 @@ def _watch(container: str | None, keep: int | None, keep_dir: Path, output: str)
     from rtdebug.oom.select import wants_line
     from rtdebug.render.escape import escape
     from rtdebug.render.oom_watch import WatchRenderer, watch_json, watch_text
+    from rtdebug.render.ready import ready_line
     from rtdebug.render.terminal import output_fd
     from rtdebug.tracing.options import TraceOptions
     from rtdebug.tracing.schema import load_schema
@@ -153,17 +166,14 @@ def _watch(container: str | None, keep: int | None, keep_dir: Path, output: str)
     def notice(text: str) -> None:
         click.echo(f"rtdebug: {escape(text)}", err=True)
 
-    def ready() -> None:
-        kept = f", the last {keep} kept in {keep_dir}" if keep else ""
-        click.echo(escape(f"Watching for OOM kills on this host{kept}. Ctrl-C to stop."), err=True)
-
+    options = TraceOptions(("oom_kill",))
     with every_reason():
-        session = Session(
-            make_scope(None), TraceOptions(("oom_kill",)), load_schema(), owners(in_child(known_containers))
-        )
+        scope = make_scope(None)
+        session = Session(scope, options, load_schema(), owners(in_child(known_containers)))
         keeper = (
             Keeper(keep_dir, keep, lambda line: (watch_json(line), watch_text(line)), notice) if keep else None
         )
         renderer = WatchRenderer(output, sys.stdout, wants_line(container), keeper.keep if keeper else None)
         with closing(keeper) if keeper else nullcontext(), session:
-            LiveTrace(session, LiveOptions(reader_fd=output_fd()), renderer, notice).run(ready)
+            trace = LiveTrace(session, LiveOptions(reader_fd=output_fd()), renderer, notice)
+            trace.run(lambda: click.echo(escape(ready_line(scope, options, keep_dir if keep else None)), err=True))
