@@ -49,9 +49,10 @@ def memcg_dump(
         f"Memory cgroup stats for {cgroup}:",
         *(f"{key} {value}" for key, value in stat.items()),
         "Tasks state (memory values in pages):",
-        "[  pid  ]   uid  tgid total_vm      rss rss_anon rss_file rss_shmem pgtables_bytes swapents oom_score_adj name",
+        "[  pid  ]   uid  tgid total_vm rss rss_anon rss_file rss_shmem pgtables_bytes swapents oom_score_adj name",
         *(
-            f"[{task.pid:7d}]  1000 {task.pid} {task.rss + 500} {task.rss} {task.rss} 0 0 {20 * PAGE} {task.swap} 0 {task.comm}"
+            f"[{task.pid:7d}]  1000 {task.pid} {task.rss + 500} {task.rss} {task.rss} 0 0 {20 * PAGE} "
+            f"{task.swap} 0 {task.comm}"
             for task in tasks
         ),
         f"oom-kill:constraint=CONSTRAINT_MEMCG,nodemask=(null),cpuset=/,mems_allowed=0,oom_memcg={cgroup},"

@@ -101,7 +101,7 @@ def plain(key, change=lambda value: value):
 
 
 def check_killed(episode, expected):
-    found = [killed for killed in episode["killed"]]
+    found = episode["killed"]
     assert [killed["pid"] for killed in found] == [each["pid"] for each in expected]
     for killed, each in zip(found, expected, strict=True):
         assert {key: killed[name] for key, name in KILLED.items() if key in each} == {

@@ -86,8 +86,9 @@ def test_file_of_v2_is_no_page_cache_where_it_is_shmem():
 
 
 def test_all_pods_limit_is_the_nodes():
-    pod = "/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod77.slice/cri-containerd-" + "a7" * 32 + ".scope"
-    for cgroup in ("/kubepods.slice", "/kubepods.slice/kubepods-burstable.slice", "/kubepods", "/kubepods/besteffort"):
+    burstable = "/kubepods.slice/kubepods-burstable.slice"
+    pod = f"{burstable}/kubepods-burstable-pod77.slice/cri-containerd-{'a7' * 32}.scope"
+    for cgroup in ("/kubepods.slice", burstable, "/kubepods", "/kubepods/besteffort"):
         assert of(memcg_dump(stat(anon=60), [PYTHON], cgroup=cgroup, task_cgroup=pod)).kind == "node_exhausted"
     assert of(memcg_dump(stat(anon=60), [PYTHON], cgroup=pod)).kind == "anon_one_process"
     assert of(memcg_dump(stat(anon=60), [PYTHON], cgroup=pod.rpartition("/")[0])).kind == "anon_one_process"
@@ -124,7 +125,9 @@ def test_notes():
 def test_v1_cache_hides_tmpfs():
     inline = "cache:50000KB rss:9000KB shmem:48000KB total_cache:50000KB total_rss:9000KB total_shmem:48000KB"
     lines = memcg_dump({}, [PYTHON], cgroup="/cart")
-    lines = [f"Memory cgroup stats for /cart: {inline}" if line.startswith("Memory cgroup stats") else line for line in lines]
+    lines = [
+        f"Memory cgroup stats for /cart: {inline}" if line.startswith("Memory cgroup stats") else line for line in lines
+    ]
     verdict = of(lines)
     assert verdict.kind == "shmem"
     (note,) = verdict.notes
