@@ -123,9 +123,12 @@ def _show(places: Places, selection: Selection, output: str) -> None:
     from rtdebug.containers.owners import owners_when_asked
     from rtdebug.oom.gather import gather
     from rtdebug.render.oom_episodes import show_episodes
+    from rtdebug.render.progress import Progress
 
-    episodes = gather(places, selection, owners_when_asked(_containers) if places.are_this_host else None)
-    if not show_episodes(episodes, output, sys.stdout):
+    owner = owners_when_asked(_containers) if places.are_this_host else None
+    with Progress("MiB read") as progress:
+        shown = show_episodes(gather(places, selection, owner, progress), output, sys.stdout)
+    if not shown:
         click.echo(f"rtdebug: no OOM kill in {places}", err=True)
 
 
@@ -134,9 +137,11 @@ def _show_clusters(places: Places, selection: Selection, output: str) -> None:
     from rtdebug.oom.cluster import find_clusters
     from rtdebug.oom.gather import gather
     from rtdebug.render.oom_clusters import clusters_json, clusters_table
+    from rtdebug.render.progress import Progress
 
     owner = owners_when_asked(_containers) if places.are_this_host else None
-    clusters = find_clusters(gather(places, selection, owner))
+    with Progress("MiB read") as progress:
+        clusters = find_clusters(gather(places, selection, owner, progress))
     if output == "json":
         click.echo(clusters_json(clusters), nl=False)
     elif clusters:

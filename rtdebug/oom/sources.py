@@ -5,6 +5,7 @@ from __future__ import annotations
 import bz2
 import gzip
 import lzma
+import os
 import shutil
 import subprocess
 import zlib
@@ -24,14 +25,21 @@ _JOURNAL = ("journalctl", "--no-pager", "--quiet", "--output=json", "--all", "_T
 """Of all boots: a host that ran out of memory is often started anew."""
 
 
-def read_file(path: Path) -> Iterator[OomRecord]:
+Progress = Callable[[int, int], object]
+"""Takes how many MiB are read, and of how many."""
+
+_MIB = 1 << 20
+
+
+def read_file(path: Path, progress: Progress | None = None) -> Iterator[OomRecord]:
     """The OOM kills in a log file, plain or compressed by gzip, bzip2 or xz, whatever its name.
 
     Raises UsageProblem when there is none, RtdebugError when it cannot be read to its end.
     """
     try:
         with path.open("rb") as file:
-            yield from _read(file, str(path))
+            blocks = _blocks(_plain(file), str(path))
+            yield from scan_log(_watched(blocks, file, progress) if progress else blocks)
     except FileNotFoundError as error:
         raise UsageProblem(f"no file {path}", "give the path of a kernel log, or - for standard input") from error
     except OSError as error:
@@ -42,11 +50,7 @@ def read_file(path: Path) -> Iterator[OomRecord]:
 
 def read_stream(stream: BufferedReader) -> Iterator[OomRecord]:
     """The OOM kills in a pipe, each as soon as it is over. Raises RtdebugError."""
-    return _read(stream, "standard input")
-
-
-def _read(file: BufferedReader, name: str) -> Iterator[OomRecord]:
-    return scan_log(_blocks(_plain(file), name))
+    return scan_log(_blocks(_plain(stream), "standard input"))
 
 
 def read_ring_buffer() -> Iterator[OomRecord]:
@@ -109,3 +113,11 @@ def _blocks(read: Callable[[int], bytes], name: str) -> Iterator[bytes]:
             yield block
     except (gzip.BadGzipFile, EOFError, zlib.error, lzma.LZMAError) as error:
         raise RtdebugError(f"{name} is damaged: {error}", "the kills before that are shown") from error
+
+
+def _watched(blocks: Iterator[bytes], file: BufferedReader, progress: Progress) -> Iterator[bytes]:
+    """Tell how much of the file is read; of a compressed one as it is stored."""
+    size_mib = os.fstat(file.fileno()).st_size // _MIB
+    for block in blocks:
+        progress(file.tell() // _MIB if file.seekable() else 0, size_mib)
+        yield block
