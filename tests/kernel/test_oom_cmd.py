@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -13,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from tests.kernel.runtime_fixtures import Docker
 from tests.kernel.tracing import ROOT, Trace
 from tests.kernel.workload import MIB, Workload, memory_cgroup, memory_mount, run
 
@@ -130,3 +132,23 @@ def test_only_the_last_reports_are_kept_and_the_snapshot_is_of_the_survivors(tmp
         )
         assert str(survivor.pid) in shown.stdout.decode(), shown.stderr
     assert (tmp_path / "mine").exists()
+
+
+def test_a_docker_container_that_fills_its_dev_shm(docker: Docker, tmp_path: Path) -> None:
+    box = docker.start("rtdebug-oom-cart", memory_bytes=64 * MIB, shm_bytes=128 * MIB)
+    time.sleep(RATE_LIMIT_S)
+    with Trace("--watch", "--keep", 2, "--keep-dir", tmp_path, "--container", box.id[:12], command="oom") as watch:
+        fill = ["exec", box.name, "/bin/sh", "-c", "dd if=/dev/zero of=/dev/shm/x bs=1M count=100; true"]
+        with contextlib.suppress(subprocess.CalledProcessError):  # exec ends as what it ran
+            docker.call(*fill)
+        watch.wait_for("oom_kill")
+    line = watch.result.of("oom_kill")[0]
+    (episode, *_) = episodes("--container", box.id)
+    page = oom("--container", box.name, "-o", "text").stdout.decode()
+    assert (line["container_id"], episode["container_id"]) == (box.id, box.id)
+    assert (line["verdict"]["kind"], episode["verdict"]["kind"]) == ("shmem", "shmem")
+    assert episode["limit_level"] == "container"
+    assert (episode["runtime"], episode["container_name"]) == ("docker", box.name)
+    assert f"whose       {box.name}, docker {box.id[:12]}, image " in page
+    kept = sorted(path for path in tmp_path.iterdir() if path.name.startswith("oom-"))
+    assert (kept[-1] / "memory.tar.gz").exists(), (kept[-1] / "oom.txt").read_text()
