@@ -121,21 +121,25 @@ def _containers() -> Iterable[Container]:
 
 def _show(places: Places, selection: Selection, output: str) -> None:
     from rtdebug.containers.owners import owners_when_asked
-    from rtdebug.oom.gather import gather
+    from rtdebug.oom.gather import gather, gather_userspace
+    from rtdebug.render.escape import escape
     from rtdebug.render.oom_episodes import show_episodes
+    from rtdebug.render.oom_userspace import userspace_lines
     from rtdebug.render.progress import Progress
 
     owner = owners_when_asked(_containers) if places.are_this_host else None
     with Progress("MiB read") as progress:
         shown = show_episodes(gather(places, selection, owner, progress), output, sys.stdout)
     if not shown:
-        click.echo(f"rtdebug: no OOM kill in {places}", err=True)
+        for text in (f"no OOM kill in {places}", *userspace_lines(gather_userspace(places))):
+            click.echo(f"rtdebug: {escape(text)}", err=True)
 
 
 def _show_clusters(places: Places, selection: Selection, output: str) -> None:
     from rtdebug.containers.owners import owners_when_asked
     from rtdebug.oom.cluster import find_clusters
     from rtdebug.oom.gather import gather
+    from rtdebug.render.escape import escape
     from rtdebug.render.oom_clusters import clusters_json, clusters_table
     from rtdebug.render.progress import Progress
 
@@ -147,7 +151,7 @@ def _show_clusters(places: Places, selection: Selection, output: str) -> None:
     elif clusters:
         click.echo(clusters_table(clusters), nl=False)
     else:
-        click.echo(f"rtdebug: no OOM kill in {places}", err=True)
+        click.echo(escape(f"rtdebug: no OOM kill in {places}"), err=True)
 
 
 def _watch(container: str | None, keep: int | None, keep_dir: Path, output: str) -> None:

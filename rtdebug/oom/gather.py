@@ -10,7 +10,15 @@ from rtdebug.containers.owners import OwnerOf
 from rtdebug.oom.episode import OomEpisode, make_episode
 from rtdebug.oom.record import OomRecord
 from rtdebug.oom.select import Selection
-from rtdebug.oom.sources import Progress, read_file, read_journal, read_ring_buffer, read_stream
+from rtdebug.oom.sources import (
+    Progress,
+    read_file,
+    read_journal,
+    read_ring_buffer,
+    read_stream,
+    read_userspace_kills,
+)
+from rtdebug.oom.userspace import UserspaceKill
 from rtdebug.tracing.clock import clock_offset_ns
 
 STANDARD_INPUT = Path("-")
@@ -69,3 +77,9 @@ def _episodes(
 ) -> Iterator[OomEpisode]:
     offset_ns = clock() if clock else None
     return (make_episode(record, file, offset_ns, owner) for record in records)
+
+
+def gather_userspace(places: Places) -> list[UserspaceKill]:
+    """Kills by killers in user space, in files that can be read twice: perhaps the kernel was not the one."""
+    files = [file for file in places.files if file != STANDARD_INPUT and file.is_file()]
+    return [kill for file in files for kill in read_userspace_kills(file)]

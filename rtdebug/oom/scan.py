@@ -7,7 +7,7 @@ a little before the first of them to a little after the last. Memory does not gr
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
 from operator import itemgetter
 
@@ -86,6 +86,13 @@ def oom_lines(blocks: Iterable[bytes]) -> Iterator[tuple[int, bytes]]:
             position = end
             room = _room_after(line, room)
             yield region, line[:_LINE_AT_MOST]
+
+
+def words_in_lines(blocks: Iterable[bytes], words: Sequence[bytes]) -> Iterator[bytes]:
+    """The lines that hold one of `words`."""
+    for data in _whole_lines(blocks):
+        if any(word in data for word in words):
+            yield from (line for line in data.splitlines() if any(word in line for word in words))
 
 
 def _whole_lines(blocks: Iterable[bytes]) -> Iterator[bytes]:

@@ -19,7 +19,8 @@ from rtdebug.host.kmsg import KmsgReader
 from rtdebug.oom.dressing import LogLine
 from rtdebug.oom.kernel_log import OomLogReader
 from rtdebug.oom.record import OomRecord
-from rtdebug.oom.scan import BLOCK_BYTES, scan_log
+from rtdebug.oom.scan import BLOCK_BYTES, scan_log, words_in_lines
+from rtdebug.oom.userspace import KILLERS, UserspaceKill, userspace_kills
 
 _JOURNAL = ("journalctl", "--no-pager", "--quiet", "--output=json", "--all", "_TRANSPORT=kernel")
 """Of all boots: a host that ran out of memory is often started anew."""
@@ -46,6 +47,13 @@ def read_file(path: Path, progress: Progress | None = None) -> Iterator[OomRecor
         raise RtdebugError(
             f"cannot read {path}: {error.strerror}", "give files; kernel logs are often for root only"
         ) from error
+
+
+def read_userspace_kills(path: Path) -> Iterator[UserspaceKill]:
+    """What killers in user space say in a log file that can be read again."""
+    with path.open("rb") as file:
+        lines = words_in_lines(_blocks(_plain(file), str(path)), KILLERS)
+        yield from userspace_kills(line.decode("utf-8", "surrogateescape") for line in lines)
 
 
 def read_stream(stream: BufferedReader) -> Iterator[OomRecord]:

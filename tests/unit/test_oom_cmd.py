@@ -6,6 +6,7 @@ import bz2
 import gzip
 import json
 import lzma
+import os
 import re
 import subprocess
 import sys
@@ -128,6 +129,42 @@ def test_no_kill_is_no_error(tmp_path):
     done = oom(path)
     assert (done.stdout, done.stderr) == ("", f"rtdebug: no OOM kill in {path}\n")
     assert oom(path, "--by", "cluster", "-o", "json").stdout == ""
+
+
+def test_a_killer_in_user_space_is_named_where_the_kernel_killed_nobody(tmp_path):
+    path = tmp_path / "syslog"
+    path.write_text(
+        "Mar 11 10:16:36 node-7 systemd-oomd[71]: Killed /app.slice/cart.scope due to memory pressure"
+        " for /app.slice being 83.17% > 60.00% for > 20s with reclaim activity\n"
+        "Mar 11 10:16:37 node-7 systemd-oomd[71]: Considered 3 cgroups for killing\n"
+        'Mar 11 10:17:36 node-7 earlyoom[72]: sending SIGTERM to process 7001 uid 1000 "java": badness 907\n'
+    )
+    done = oom(path)
+    assert done.stdout == ""
+    assert "systemd-oomd killed /app.slice/cart.scope for memory pressure (83.17% > 60%)" in done.stderr
+    assert "earlyoom killed java (pid 7001)" in done.stderr
+    assert done.stderr.count(" killed ") == 2
+
+
+def test_the_journal(tmp_path, monkeypatch):
+    """journalctl itself is not to be had everywhere: what it is asked for, and what becomes of its answer."""
+    entries = [
+        {"_TRANSPORT": "kernel", "MESSAGE": line, "__REALTIME_TIMESTAMP": "1773224196000000", "_HOSTNAME": "node-7"}
+        for line in memcg_dump({"anon": 60 * MIB}, [Task(7001, "python3", 15_000)], cgroup=CGROUP)
+    ]
+    (tmp_path / "answer").write_text("".join(json.dumps(entry) + "\n" for entry in entries))
+    program = tmp_path / "journalctl"
+    program.write_text(f'#!/bin/sh\necho "$@" > {tmp_path}/asked\ncat {tmp_path}/answer\n')
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    done = oom("--journal", "--since", "2026-03-01T00:00:00Z", "-o", "json")
+    episode = json.loads(done.stdout)
+    assert (episode["time"], episode["host"]) == ("2026-03-11T10:16:36Z", "node-7")
+    assert episode["complete"]
+    asked = (tmp_path / "asked").read_text().split()
+    assert {"--output=json", "_TRANSPORT=kernel", "--since=@1772323200"} <= set(asked)
+    program.write_text("#!/bin/sh\necho no journal files >&2\nexit 1\n")
+    assert "no journal files" in oom("--journal", code=3).stderr
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,8 @@ from pathlib import Path
 
 import pytest
 
+from rtdebug.oom.sources import read_userspace_kills
+
 yaml = pytest.importorskip("yaml")
 
 ROOT = Path(__file__).parents[2]
@@ -233,3 +235,11 @@ def test_derived_figures(episodes):
     assert by_number["012"][0]["host_memory"]["ram_bytes"] == 33554298 * 4 * KIB
     (page_cache,) = by_number["006"]
     assert round(page_cache["verdict"]["evidence"]["share"] * 100, 1) == 96.7
+
+
+def test_userspace_kills():
+    (case,) = (parameter.values[1] for parameter in kernel_cases() if parameter.values[0] == "039")
+    (log,) = (CASES / name for name in case["files"])
+    found = list(read_userspace_kills(log))
+    for kill, expected in zip(found, case["expected"]["userspace_kills"], strict=True):
+        assert {key: getattr(kill, key) for key in expected} == expected
