@@ -113,7 +113,8 @@ def opened_file(case: Case, size_bytes: int) -> Iterator[int]:
 
 
 def drop_cache(file: int) -> None:
-    """Let the next reader find nothing of the file in memory: posix_fadvise(2). For clean pages of our own file."""
+    """Let the next reader find nothing of our own file in memory: posix_fadvise(2), which drops clean pages only."""
+    os.fsync(file)
     os.posix_fadvise(file, 0, 0, os.POSIX_FADV_DONTNEED)
 
 

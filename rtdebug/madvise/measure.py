@@ -31,6 +31,8 @@ _PERF_TYPE_HW_CACHE = 3
 _EXCLUDE_KERNEL_AND_HYPERVISOR = 1 << 5 | 1 << 6
 _SETTLING_S = 0.02
 _NEARLY_ALL = 0.95
+_JITTER_BYTES = 1 << 19
+"""The kernel charges 64 pages at a time for each CPU (MEMCG_CHARGE_BATCH), and a few CPUs are used meanwhile."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +119,7 @@ class Meter:
         """After advice: the bytes that the cgroup got back, and how long that took since `began_ns`.
 
         The counter is looked at for 20 ms; it took as long as until nearly all (95 %) had come back. Less than a
-        hundredth of the memory is the counter's own jitter (it is kept per CPU), and took no time.
+        hundredth of the memory is the counter's own jitter, and took no time.
         """
         if before is None:
             return None, None
@@ -127,7 +129,7 @@ class Meter:
             seen.append((time.perf_counter_ns(), before - (before if usage is None else usage)))
             time.sleep(0.0005)
         returned = seen[-1][1]
-        if returned < size_bytes / 100:
+        if returned < max(size_bytes / 100, _JITTER_BYTES):
             return returned, None
         first = next(moment for moment, back in seen if back >= _NEARLY_ALL * returned)
         return returned, first - began_ns

@@ -187,7 +187,7 @@ def _experiment(door: Door, leaf: Leaf, prepare: Prepare, lines_fd: int, pidfd: 
     try:
         syscalls.prctl(syscalls.PR_SET_PDEATHSIG, signal.SIGKILL)
         Path("/proc/self/oom_score_adj").write_text("1000")  # before anybody of the container
-        enter(leaf, _own_host_pid(), door.pid)
+        enter(leaf, door.pid)
         body = prepare(leaf)
         kinds = 0
         for kind in door.namespaces:
@@ -208,11 +208,6 @@ def _experiment(door: Door, leaf: Leaf, prepare: Prepare, lines_fd: int, pidfd: 
         _say_error(lines_fd, RtdebugError(f"{type(error).__name__}: {error}", "this is a bug in rtdebug"))
     finally:
         os._exit(0)
-
-
-def _own_host_pid() -> int:
-    """os.getpid() is that of the container's pid namespace; /proc is still the host's."""
-    return int(Path("/proc/self").readlink().name)
 
 
 def _import_no_more() -> None:

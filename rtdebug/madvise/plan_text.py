@@ -111,7 +111,7 @@ def _sort_word(word: str) -> tuple[str, Any]:
         return key, _number_or_text(value) if key in ("runs", "warm_up", "seed", "accesses") else _several(key, value)
     first = word.split(",")[0]
     for name, allowed in (("memory", MEMORY), ("access", ACCESS), ("mode", MODES), ("when", MOMENTS)):
-        if first.lower() in allowed:
+        if first in allowed:  # RANDOM is advice, random is an access
             return name, _several(name, word)
     if re.match(r"\d", word) or word == "auto":
         return "size", word

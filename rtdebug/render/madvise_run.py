@@ -186,12 +186,11 @@ def _bare_percent(share: float) -> str:
 
 
 def _given_back(row: Row) -> str:
-    returned = row.median("returned_bytes")
+    returned, took = row.measures.get("returned_bytes"), row.measures.get("return_ns")
     if returned is None:
         return UNKNOWN
-    took = row.median("return_ns")
-    if took is not None:
-        return f"{format_bytes(returned)} in {_duration(took)}"
+    if took is not None and took.runs > returned.runs / 2:
+        return f"{format_bytes(returned.median)} in {_duration(took.median)}"
     return "only under pressure" if row.median("lazyfree_bytes") else "nothing"
 
 
