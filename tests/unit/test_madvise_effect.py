@@ -8,7 +8,8 @@ from rtdebug.errors import UsageProblem
 from rtdebug.host.maps import parse_smaps
 from rtdebug.host.thp import ThpSettings
 from rtdebug.madvise.advice import find_advice
-from rtdebug.madvise.apply import _check_data, _undo_of, hold
+from rtdebug.madvise.apply import hold
+from rtdebug.madvise.apply_plan import _check_data, _undo_of
 from rtdebug.madvise.effect import RangeState, judge, range_state
 from rtdebug.madvise.guard import GuardLimits, GuardReading, too_near, too_strained
 from tests.unit.test_madvise_list import KIB, MIB, THP, entry
