@@ -25,8 +25,17 @@ from rtdebug.render.escape import escape
 COMMANDS = (
     ("trace", "Show what a container does to its memory, live."),
     ("report", "Show a recording of a trace; needs no root."),
+    ("oom", "Explain OOM kills, from this host's kernel log or from files."),
+    ("diagnose", "Say why a container runs out of memory, and what to change."),
+    ("snapshot", "Write all about a container's memory into one file."),
+    ("show", "Show a snapshot; needs no root."),
+    ("diff", "Show what changed between two snapshots, or in a while."),
     ("madvise", "Find, measure and give advice on memory: huge pages and others."),
     ("ps", "List running containers with their memory and /dev/shm."),
+    ("limits", "Show memory limits, what is wrong, and what they should be."),
+    ("reclaim", "Take idle memory from a container, see what it costs."),
+    ("shm", "Show a container's shared memory, its limits, and what was left behind."),
+    ("leaks", "Find out which containers leak memory, and where."),
     ("doctor", "Check what this host can do, and how to get the rest."),
     ("completion", "Print the completion script for a shell."),
 )
@@ -35,9 +44,7 @@ COMMANDS = (
 COMPLETE_VARIABLE = "_RTDEBUG_COMPLETE"
 _FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO})
 _INTERRUPTED = 130  # 128 + SIGINT, as a shell says it
-_BUG_HINT = (
-    "this is a bug in rtdebug: please report it with the command line and what RTDEBUG_TRACEBACK=1 shows"
-)
+_BUG_HINT = "this is a bug in rtdebug: please report it with the command line and what RTDEBUG_TRACEBACK=1 shows"
 
 
 @click.command(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -39,6 +40,25 @@ def duration(text: str) -> float:
     if not _SHORTEST_S <= seconds <= _LONGEST_S:
         raise click.BadParameter(f"'{text}' is out of range: give 1ms to 36500d")
     return seconds
+
+
+def moment(text: str) -> float:
+    """Type of an option: Unix time, from a duration ago (2h, 7d) or a date (2026-03-01, 2026-03-01T14:00:00Z).
+
+    A date without a zone is one of this machine's.
+    """
+    from datetime import datetime
+
+    try:
+        return time.time() - duration(text)
+    except click.BadParameter:
+        pass
+    try:
+        return datetime.fromisoformat(text.strip()).timestamp()
+    except (ValueError, OverflowError, OSError):
+        raise click.BadParameter(
+            f"'{text}' is no time: give how long ago (30m, 2h, 7d), or a date like 2026-03-01 or 2026-03-01 14:00"
+        ) from None
 
 
 def output_option(*forms: str) -> Decorator:
@@ -130,14 +150,10 @@ def complete_container(ctx: click.Context, param: click.Parameter, incomplete: s
         containers = list_containers().containers
     except Exception:  # whatever it is: no completion
         return []
-    return _matching(
-        [(container.name, container.id, container.runtime) for container in containers], incomplete
-    )
+    return _matching([(container.name, container.id, container.runtime) for container in containers], incomplete)
 
 
-def _matching(
-    containers: Sequence[tuple[str | None, str, str | None]], incomplete: str
-) -> list[CompletionItem]:
+def _matching(containers: Sequence[tuple[str | None, str, str | None]], incomplete: str) -> list[CompletionItem]:
     """Names first; ids only where somebody begins to type one. Nothing a shell could trip over (D13)."""
     items = [
         CompletionItem(label, help=runtime)

@@ -151,9 +151,7 @@ def _not_running(target: str, container: Container) -> TargetError:
 
 def _still_there(target: str, container: Container, inventory: Inventory) -> Container:
     if container.pid is None or not is_running(container.pid, inventory.host.proc):
-        raise NotRunning(
-            f"container {target!r} has just exited", "start it again; `rtdebug ps` lists what runs now"
-        )
+        raise NotRunning(f"container {target!r} has just exited", "start it again; `rtdebug ps` lists what runs now")
     return container
 
 
@@ -164,9 +162,7 @@ def _pod(target: str, inventory: Inventory) -> Container:
         raise UsageProblem(f"{target!r} is not the name of a pod", "give pod/NAMESPACE/NAME")
     _, namespace, name = parts
     pods = [container for container in inventory.containers if container.pod is not None]
-    in_pod = [
-        container for container in pods if container.pod == name and (container.namespace or "") == namespace
-    ]
+    in_pod = [container for container in pods if container.pod == name and (container.namespace or "") == namespace]
     if not in_pod:
         raise TargetError(f"no pod {target!r} on this host", _near_pods(target, pods))
     applications = [container for container in in_pod if not container.sandbox]
@@ -209,9 +205,7 @@ def _process(text: str, inventory: Inventory) -> Container:
     ids = read_ids(given, proc)
     pid = ids.tgid if ids else given  # a thread stands for its process
     if ids is None or not is_running(pid, proc):
-        raise TargetError(
-            f"no process {given}", "it may have exited; pids are the host's, not the container's"
-        )
+        raise TargetError(f"no process {given}", "it may have exited; pids are the host's, not the container's")
     cgroup = memory_cgroup_of(pid, proc, inventory.hierarchy)
     return _container_of(pid, cgroup, inventory) or Container(
         id=f"pid:{pid}",
@@ -241,9 +235,7 @@ def _in_pid_namespace_of(pid: int, containers: Sequence[Container], proc: Path) 
         (
             container
             for container in containers
-            if container.pid is not None
-            and own is not None
-            and namespace_id(container.pid, "pid", proc) == own
+            if container.pid is not None and own is not None and namespace_id(container.pid, "pid", proc) == own
         ),
         None,
     )

@@ -81,6 +81,17 @@ def decode(raw: bytes) -> str:
     return raw.decode("utf-8", "surrogateescape")
 
 
+def valid_utf8(text: str) -> str:
+    """Text for files that hold valid UTF-8 only (Parquet, Arrow): what came of other bytes is written as `\\xff`."""
+    if text.isascii():
+        return text
+    try:
+        raw = text.encode("utf-8", "surrogateescape")
+    except UnicodeEncodeError:  # a surrogate that stands for no byte
+        raw = text.encode("utf-8", "backslashreplace")
+    return raw.decode("utf-8", "backslashreplace")
+
+
 def parse_int(text: str | None) -> int | None:
     """The decimal number that is the whole text; None if it is none, or there is no text."""
     try:

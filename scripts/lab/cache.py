@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import fcntl
+import hashlib
 import os
 import shutil
-from collections.abc import Iterator
-from contextlib import contextmanager
+import tempfile
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from lab.problem import LabProblem
 
 _NEEDED_BYTES = 1 << 30
 """For the kernels of the list and their modules."""
+_WORK = "rtdebug-lab-"
 
 
 def lab_folder() -> Path:
@@ -46,3 +49,35 @@ def locked(folder: Path) -> Iterator[None]:
     with (folder / "lock").open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield
+
+
+def keyed(folder: Path, kind: str, sources: Iterable[str | Path], fresh: bool = False) -> Path:
+    """Where the cache keeps what is made from these files: another place when one of them changes.
+
+    What was made from older files, or with `fresh` from these, is removed.
+    """
+    key = hashlib.sha256(b"".join(Path(source).read_bytes() for source in sources)).hexdigest()[:12]
+    chosen = folder / f"{kind}-{key}"
+    for old in folder.glob(f"{kind}-*"):
+        if fresh or old != chosen:
+            shutil.rmtree(old) if old.is_dir() else old.unlink()
+    return chosen
+
+
+@contextmanager
+def work_folder() -> Iterator[Path]:
+    """A folder that is gone afterwards. What a killed run could not remove, the next one does."""
+    for old in Path(tempfile.gettempdir()).glob(f"{_WORK}*"):
+        _remove_if_left(old)
+    with tempfile.TemporaryDirectory(prefix=_WORK) as name, (Path(name) / "lock").open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        print("locked", file=file, flush=True)
+        yield Path(name)
+
+
+def _remove_if_left(folder: Path) -> None:
+    """Whoever uses it holds its lock; one that is about to take it has not written into it yet."""
+    with suppress(OSError), (folder / "lock").open() as file:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if file.read():
+            shutil.rmtree(folder)

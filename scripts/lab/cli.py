@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import signal
 import sys
 import time
 from collections.abc import Sequence
@@ -12,14 +11,14 @@ from pathlib import Path
 
 from lab.cache import lab_folder, locked
 from lab.debian import unpacked_kernel
-from lab.host import prepare_host
+from lab.ending import ended
+from lab.host import CHECKOUT, need_root, prepare_host
 from lab.initramfs import make_initramfs
 from lab.kernels import Kernel, find_kernel, read_kernels
-from lab.machine import GUEST_TABLE, Ended, Machine, run
+from lab.machine import GUEST_TABLE, Ended, Machine, check_kvm, run
 from lab.problem import LabProblem
 from lab.table import parse_rows, write_table
 
-CHECKOUT = Path(__file__).resolve().parents[2]
 _PASSED_ON = ("RTDEBUG_CASES", "CI", "TERM", "COLUMNS", "LANG")
 
 
@@ -83,35 +82,40 @@ def test_kernel(kernel: Kernel, options: argparse.Namespace, folder: Path) -> En
     print(f"lab: {kernel.name} ({unpacked.release}), cgroup {options.cgroup}", flush=True)
     began = time.monotonic()
     machine = Machine(unpacked, initramfs, CHECKOUT, options.cgroup, options.kvm, timeout_s=options.timeout)
-    ended = run(machine, guest_command(options), guest_environment())
-    print(f"lab: {kernel.name} ended with status {ended.status} after {time.monotonic() - began:.0f} s", flush=True)
-    return ended
-
-
-def _end(number: int, _frame: object) -> None:
-    """End by an exception, so that all is cleaned up; a second signal (as timeout(1) sends) does not stop that."""
-    for each in (signal.SIGTERM, signal.SIGHUP):
-        signal.signal(each, signal.SIG_IGN)
-    raise SystemExit(128 + number)
+    end = run(machine, guest_command(options), guest_environment())
+    print(f"lab: {kernel.name} ended with status {end.status} after {time.monotonic() - began:.0f} s", flush=True)
+    return end
 
 
 def main() -> int:
     """Run; returns the exit status: that of the tests, the first bad one with --all, 3 when the lab cannot run."""
     options = parse_arguments(sys.argv[1:])
-    for number in (signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, _end)
-    try:
-        kernels = read_kernels()
-        chosen = kernels if options.all else (find_kernel(options.kernel, kernels),)
-        folder = lab_folder()
-        prepare_host(CHECKOUT)
-        ends = [test_kernel(kernel, options, folder) for kernel in chosen]
-    except LabProblem as problem:
-        print(f"vm-test: {problem}", file=sys.stderr)
-        return 3
-    except KeyboardInterrupt:
-        print("vm-test: interrupted; the machine is gone", file=sys.stderr)
-        return 130
+    return ended("vm-test", lambda: run_lab(options))
+
+
+def run_lab(options: argparse.Namespace) -> int:
+    """All that the user asks for. Raises LabProblem when the lab cannot run here, or its only kernel does not."""
+    kernels = read_kernels()
+    chosen = kernels if options.all else (find_kernel(options.kernel, kernels),)
+    need_root()
+    if options.kvm:
+        check_kvm()
+    folder = lab_folder()
+    prepare_host("--lab")
+    if not options.all:
+        done = {chosen[0].name: test_kernel(chosen[0], options, folder)}
+    else:
+        done = {kernel.name: _or_problem(kernel, options, folder) for kernel in chosen}
+        print("lab: " + ", ".join(f"{name} {end.status or 'passed'}" for name, end in done.items()), flush=True)
     if options.table:
-        write_table((row for ended in ends for row in parse_rows(ended.table)), options.table)
-    return next((ended.status for ended in ends if ended.status), 0)
+        write_table((row for end in done.values() for row in parse_rows(end.table)), options.table)
+    return next((end.status for end in done.values() if end.status), 0)
+
+
+def _or_problem(kernel: Kernel, options: argparse.Namespace, folder: Path) -> Ended:
+    """One of many kernels: the others are tested also when it cannot be."""
+    try:
+        return test_kernel(kernel, options, folder)
+    except LabProblem as problem:
+        print(f"vm-test: {kernel.name}: {problem}", file=sys.stderr, flush=True)
+        return Ended(3, "")

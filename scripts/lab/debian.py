@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import re
 import shutil
-import subprocess
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
+from lab.call import call
 from lab.kernels import Kernel
 from lab.problem import LabProblem
 
@@ -99,12 +99,12 @@ class Apt:
 
     def run(self, program: str, *arguments: str, cwd: Path | None = None) -> str:
         """Standard output of apt-get or apt-cache. Raises LabProblem with what it said."""
-        return _run([program, *self._options, *arguments], cwd)
+        return call(program, *self._options, *arguments, cwd=cwd)
 
 
 def _download(kernel: Kernel, apt_folder: Path, target: Path) -> None:
     apt = Apt(apt_folder)
-    apt.update(_host_mirror(), kernel.suite)
+    apt.update(host_mirror(), kernel.suite)
     package = image_package(apt.run("apt-cache", "show", "--no-all-versions", f"linux-image-{_ARCHITECTURE}"))
     if package is None:
         raise LabProblem(f"the mirror's suite {kernel.suite} has no linux-image-{_ARCHITECTURE}")
@@ -113,29 +113,20 @@ def _download(kernel: Kernel, apt_folder: Path, target: Path) -> None:
     making.mkdir(parents=True)
     apt.run("apt-get", "download", "-qq", package, cwd=making)
     for archive in making.glob("*.deb"):
-        _run(["dpkg-deb", "-x", str(archive), str(making)])
+        call("dpkg-deb", "-x", archive, making)
         archive.unlink()
     unpacked = find_unpacked(making)
-    _run(["depmod", "-b", str(unpacked.modules.parents[2]), unpacked.release])
+    call("depmod", "-b", unpacked.modules.parents[2], unpacked.release)
     (making / "complete").write_text(time.strftime(f"{package} %F\n"))
     shutil.rmtree(target, ignore_errors=True)
     making.rename(target)
 
 
-def _host_mirror() -> str:
+def host_mirror() -> str:
+    """The mirror of Debian that this host's apt uses. Raises LabProblem when it has none."""
     codename = re.search(r"^VERSION_CODENAME=(\S+)", Path("/etc/os-release").read_text(), re.MULTILINE)
-    targets = _run(["apt-get", "indextargets", "--format", "$(SITE) $(RELEASE)", "Created-By: Packages"])
+    targets = call("apt-get", "indextargets", "--format", "$(SITE) $(RELEASE)", "Created-By: Packages")
     mirror = parse_mirror(targets, codename[1] if codename else "")
     if mirror is None:
-        raise LabProblem("this host's apt has no Debian mirror: the lab takes its kernels from there")
+        raise LabProblem("this host's apt has no Debian mirror: the lab takes its packages from there")
     return mirror
-
-
-def _run(command: Sequence[str], cwd: Path | None = None) -> str:
-    try:
-        done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, cwd=cwd)
-    except FileNotFoundError as error:
-        raise LabProblem(f"{command[0]} is not installed") from error
-    if done.returncode:
-        raise LabProblem(f"{' '.join(command)} fails: {done.stderr.strip()}")
-    return done.stdout

@@ -1,46 +1,30 @@
-"""The programs of the host that the lab runs: installed when they are missing, as scripts/setup does."""
+"""What the lab needs on the host: installed by scripts/setup, which says what is missing where it cannot."""
 
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
 from pathlib import Path
 
 from lab.problem import LabProblem
 
-PROGRAMS = {
-    "qemu-system-x86_64": "qemu-system-x86",
-    "busybox": "busybox-static",
-    "depmod": "kmod",
-    "mkfs.ext4": "e2fsprogs",
-    "setpriv": "util-linux",
-    "dpkg-deb": "dpkg",
-}
-"""Program -> Debian's package that has it."""
-_PATH = os.environ.get("PATH", os.defpath) + ":/usr/sbin:/sbin"
+CHECKOUT = Path(__file__).resolve().parents[2]
 
 
-def missing_packages(search_path: str = _PATH) -> list[str]:
-    """Packages whose programs are not found."""
-    return [package for program, package in PROGRAMS.items() if shutil.which(program, path=search_path) is None]
+def prepare_host(option: str, checkout: Path = CHECKOUT) -> None:
+    """Make the checkout's .venv with what the tests need, and install what `option` of scripts/setup stands for.
 
-
-def prepare_host(checkout: Path) -> None:
-    """Install what is missing, and make the checkout's .venv. Raises LabProblem when that cannot be done here."""
+    Raises LabProblem when that cannot be done here.
+    """
     if os.uname().machine != "x86_64":
         raise LabProblem(f"the lab boots x86-64 kernels only, and this is {os.uname().machine}")
-    packages = missing_packages()
-    if packages:
-        install = ["apt-get", "install", "--yes", "--no-install-recommends", *packages]
-        if os.geteuid() != 0 or shutil.which("apt-get") is None:
-            raise LabProblem(f"missing: {', '.join(packages)}; as root: {' '.join(install)}")
-        for command in (["apt-get", "update", "-qq"], install):
-            _run(command)
-    _run([str(checkout / "scripts/setup"), "--test"])
-
-
-def _run(command: list[str]) -> None:
+    command = [str(checkout / "scripts/setup"), "--test", option]
     done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True)
     if done.returncode:
-        raise LabProblem(f"{' '.join(command)} fails: {done.stderr[-2000:].strip()}")
+        raise LabProblem(f"what it needs is not here:\n{done.stderr[-2000:].strip()}")
+
+
+def need_root() -> None:
+    """Raise LabProblem for anybody else."""
+    if os.geteuid() != 0:
+        raise LabProblem("needs root")

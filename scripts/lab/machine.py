@@ -6,12 +6,13 @@ import os
 import shlex
 import subprocess
 import sys
-import tempfile
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from lab.cache import work_folder
 from lab.debian import Unpacked
 from lab.problem import LabProblem
 
@@ -19,6 +20,8 @@ CgroupMode = Literal["v2", "v1", "hybrid"]
 QEMU = "qemu-system-x86_64"
 GUEST_TABLE = Path("/run/lab/table")
 """Where tests in the guest leave lines for the table."""
+BOOT_S = 300
+"""Ten times what it takes on an idle host."""
 _LAST_LINES = 25
 
 
@@ -90,12 +93,9 @@ def run(machine: Machine, command: Sequence[str], environment: Mapping[str, str]
 
     Raises LabProblem when the machine does not get that far; the last lines of its console are in the text.
     """
-    if machine.kvm:
-        check_kvm()
-    with tempfile.TemporaryDirectory(prefix="rtdebug-lab-") as name:
-        shared = Path(name)
+    with work_folder() as shared:
         (shared / "command").write_text(guest_script(command, environment), encoding="utf-8")
-        _run_qemu(qemu_command(machine, shared), machine.timeout_s)
+        _run_qemu(machine, shared)
         table = shared / GUEST_TABLE.name
         try:
             status = int((shared / "status").read_text(encoding="ascii"))
@@ -110,17 +110,32 @@ def check_kvm(kvm_device: Path = Path("/dev/kvm")) -> None:
         raise LabProblem(f"{kvm_device} cannot be opened: leave --kvm out, and the processor is emulated")
 
 
-def _run_qemu(command: Sequence[str], timeout_s: float) -> None:
+def _run_qemu(machine: Machine, shared: Path) -> None:
     """Until it ends, or an exception ends us: then it is ended first."""
+    command = qemu_command(machine, shared)
     process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=sys.stdout, stderr=subprocess.STDOUT)
     try:
-        process.wait(timeout_s)
-    except subprocess.TimeoutExpired as error:
-        raise LabProblem(f"the guest was turned off after {timeout_s:g} s; --timeout gives it more") from error
+        _wait(process, machine, shared)
     finally:
         if process.poll() is None:
             process.kill()
             process.wait()
+
+
+def _wait(process: subprocess.Popen[bytes], machine: Machine, shared: Path) -> None:
+    """For its end. Raises LabProblem when it takes too long to boot, or in all."""
+    began = time.monotonic()
+    while True:
+        try:
+            process.wait(1)
+            return
+        except subprocess.TimeoutExpired:
+            passed_s = time.monotonic() - began
+        if passed_s > machine.timeout_s:
+            raise LabProblem(f"the guest was turned off after {machine.timeout_s:g} s; --timeout gives it more")
+        if passed_s > BOOT_S and not (shared / "booted").exists():
+            hint = "; leave --kvm out, and the processor is emulated" if machine.kvm else ""
+            raise LabProblem(f"the guest has not booted after {BOOT_S} s{hint}; its console:\n{last_words(shared)}")
 
 
 def last_words(shared: Path) -> str:

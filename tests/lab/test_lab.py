@@ -11,7 +11,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from lab import cache, cli, debian, host, initramfs, kernels, machine, table
+from lab import cache, cli, debian, initramfs, kernels, machine, table
 from lab.problem import LabProblem
 
 ROOT = Path(__file__).parents[2]
@@ -82,6 +82,42 @@ def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path):
 def test_a_full_disk_is_told_before_anything_is_downloaded(tmp_path: Path):
     with pytest.raises(LabProblem, match=r"has \d+ MiB left, and the lab needs \d+ MiB"):
         cache.check_space(tmp_path, needed_bytes=1 << 60)
+
+
+def test_a_work_folder_goes_and_what_a_killed_run_left_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    left, beginning = tmp_path / "rtdebug-lab-left", tmp_path / "rtdebug-lab-beginning"
+    for folder, text in ((left, "locked\n"), (beginning, "")):
+        folder.mkdir()
+        (folder / "lock").write_text(text)
+    with cache.work_folder() as first:
+        assert not left.exists()
+        with cache.work_folder() as second:
+            assert first.is_dir()
+            assert first != second
+    assert list(tmp_path.iterdir()) == [beginning]
+
+
+# --- all kernels ---
+
+
+def test_a_kernel_that_cannot_boot_does_not_stop_the_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    def boot(kernel: kernels.Kernel, *_: object) -> machine.Ended:
+        if kernel.name == "6.1":
+            raise LabProblem("the mirror has none")
+        return machine.Ended(0, "7.1\tkprobe\tmmap\t23\n")
+
+    for name, replaced in (("test_kernel", boot), ("prepare_host", lambda _: None), ("need_root", lambda: None)):
+        monkeypatch.setattr(cli, name, replaced)
+    monkeypatch.setenv("RTDEBUG_LAB", str(tmp_path / "lab"))
+    options = cli.parse_arguments(["--all", "--table", str(tmp_path / "table")])
+    assert cli.run_lab(options) == 3
+    said = capsys.readouterr()
+    assert said.err == "vm-test: 6.1: the mirror has none\n"
+    assert said.out == "lab: 5.10 passed, 6.1 3, 6.12 passed\n"
+    assert "23" in (tmp_path / "table").read_text()
 
 
 # --- Debian's packages ---
@@ -196,10 +232,24 @@ def test_hostile_arguments_reach_the_guest_as_they_are():
     assert done.stdout == "it's\n$HOME"
 
 
-def test_what_is_missing_is_named_by_its_package(tmp_path: Path):
-    assert "qemu-system-x86" in host.missing_packages(str(tmp_path))
-    (tmp_path / machine.QEMU).touch(mode=0o755)
-    assert "qemu-system-x86" not in host.missing_packages(str(tmp_path))
+@pytest.mark.skipif(os.geteuid() != 0, reason="hides programs under a layer of its own")
+def test_without_qemu_where_it_cannot_be_installed_it_is_told(tmp_path: Path):
+    script = """set -e
+        mount -t tmpfs layer "$1" && mkdir "$1/upper" "$1/work"
+        mount -t overlay -o "lowerdir=/usr/bin,upperdir=$1/upper,workdir=$1/work" layer /usr/bin
+        rm -f /usr/bin/qemu-system-x86_64 /usr/bin/apt-get
+        exec "$0" 6.1"""
+    command = ["unshare", "--mount", "sh", "-c", script, VM_TEST, tmp_path]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 3, done.stderr
+    assert done.stderr.startswith("vm-test: what it needs is not here:\nsetup: this is not Debian; please install")
+    assert "  qemu-system-x86: boots other kernels" in done.stderr
+
+
+def test_setup_names_what_the_lab_needs():
+    listed = subprocess.run([ROOT / "scripts/setup", "--list", "--lab"], capture_output=True, text=True, check=True)
+    assert {"qemu-system-x86", "python3-bpfcc"} <= set(listed.stdout.split())
+    assert "libvirt-daemon-system" not in listed.stdout.split()
 
 
 def test_without_kvm_it_is_told(tmp_path: Path):

@@ -1,0 +1,72 @@
+"""Selection: which of the OOM episodes somebody wants to see."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+
+from rtdebug.oom.episode import OomEpisode
+from rtdebug.oom.schema import killed_of
+
+_KEPT_AT_MOST = 100_000
+
+
+@dataclass(slots=True)
+class Selection:
+    """Filters; None lets everything through. `untimed` counts what a time was asked of and that has none."""
+
+    since_ns: int | None = None
+    until_ns: int | None = None
+    container: str | None = None
+    untimed: int = 0
+    _file_of: dict[tuple[object, ...], str | None] = field(default_factory=dict)
+
+    def of(self, episodes: Iterable[OomEpisode]) -> Iterator[OomEpisode]:
+        """Those that are wanted; what stands in two files (syslog and kern.log) comes once."""
+        return (each for each in episodes if self._in_time(each) and self._is_its(each) and not self._is_twin(each))
+
+    def _in_time(self, episode: OomEpisode) -> bool:
+        if self.since_ns is None and self.until_ns is None:
+            return True
+        time_ns = episode.when.epoch_ns
+        if time_ns is None:
+            self.untimed += 1
+            return False
+        return (self.since_ns is None or time_ns >= self.since_ns) and (
+            self.until_ns is None or time_ns <= self.until_ns
+        )
+
+    def _is_its(self, episode: OomEpisode) -> bool:
+        return self.container is None or is_of_container(episode, self.container)
+
+    def _is_twin(self, episode: OomEpisode) -> bool:
+        """It was in another file already. In the same one it is another kill: in a log that was pasted twice, too."""
+        record = episode.record
+        pids = tuple(victim.pid for victim in killed_of(record))
+        if not pids or (record.time_text is None and record.time_ns is None):
+            return False
+        key = (record.machine, record.time_text, record.time_ns, pids)
+        if len(self._file_of) >= _KEPT_AT_MOST:
+            return False
+        return self._file_of.setdefault(key, episode.file) != episode.file
+
+
+def is_of_container(episode: OomEpisode, text: str) -> bool:
+    """Whether `text` names its container or pod: an id or the beginning of one, a name, a unit, a cgroup's path."""
+    container, path = episode.container, episode.victim_path
+    names = {
+        episode.unit,
+        path.lxc_name if path else None,
+        path.pod_uid if path else None,
+        container.name if container else None,
+        container.pod if container else None,
+        f"{container.namespace}/{container.pod}" if container else None,
+    }
+    ids = [path.container_id, path.outer_container_id] if path else []
+    paths = [episode.record.task_memcg, episode.record.oom_memcg]
+    wanted = text.removeprefix("cgroup:").removeprefix("pod/")
+    return (
+        wanted in names
+        or any(each is not None and len(wanted) >= 4 and each.startswith(wanted) for each in ids)
+        or any(each is not None and f"{each}/".startswith(f"{wanted.rstrip('/')}/") for each in paths)
+    )

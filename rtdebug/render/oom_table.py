@@ -1,0 +1,97 @@
+"""OOM episodes as a table: one line each."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rtdebug.oom.episode import OomEpisode
+from rtdebug.oom.log_usage import counter_of
+from rtdebug.oom.schema import killed_of
+from rtdebug.render.columns import align, cut_middle
+from rtdebug.render.escape import escape
+from rtdebug.render.units import UNKNOWN, format_bytes, short_id, short_path
+
+_HEADER = ("TIME", "SCOPE", "WHOSE", "KILLED", "HELD", "LIMIT", "VERDICT")
+_NUMBERS = frozenset({4, 5})
+_WIDEST = 30
+_NS = 1_000_000_000
+
+
+def oom_table(episodes: Sequence[OomEpisode]) -> str:
+    """The table for people; with a column for the host where there are several."""
+    machines = {episode.record.machine for episode in episodes if episode.record.machine}
+    several = len(machines) > 1
+    header = ("HOST", *_HEADER) if several else _HEADER
+    rows = [
+        ((episode.record.machine or UNKNOWN,) if several else ()) + _row(episode) for episode in episodes
+    ]
+    right = {column + several for column in _NUMBERS}
+    lines = align([header, *rows], right=right, limit=_WIDEST)
+    return "\n".join([*lines, *_below(episodes)]) + "\n"
+
+
+def _row(episode: OomEpisode) -> tuple[str, ...]:
+    record = episode.record
+    killed = killed_of(record)
+    mark = "" if record.complete else " *"
+    short = counter_of(record)
+    return (
+        short_time(episode),
+        record.constraint or UNKNOWN,
+        whose(episode),
+        _killed(episode),
+        format_bytes(_held(episode)) if killed else UNKNOWN,
+        format_bytes(short.limit_bytes) if short else UNKNOWN,
+        f"{episode.verdict.kind}{mark}",
+    )
+
+
+def short_time(episode: OomEpisode) -> str:
+    """To the second; what has no date by its uptime."""
+    when = episode.when
+    if when.text is None:
+        return UNKNOWN
+    if when.kind in ("utc", "local"):
+        return when.text.partition(".")[0].removesuffix("Z").replace("T", " ") + ("Z" if when.kind == "utc" else "")
+    return when.text
+
+
+def whose(episode: OomEpisode) -> str:
+    """The victim's container, pod, unit or cgroup, whichever its owner knows first."""
+    path, container = episode.victim_path, episode.container
+    if container is not None and container.name:
+        return container.name
+    if path is not None and path.container_id:
+        return f"{path.runtime}:{short_id(path.container_id)}" if path.runtime else short_id(path.container_id)
+    if path is not None and (path.lxc_name or path.pod_uid):
+        return f"lxc:{path.lxc_name}" if path.lxc_name else f"pod {path.pod_uid}"
+    if episode.unit:
+        return episode.unit
+    return cut_middle(short_path(path.path), _WIDEST) if path is not None else UNKNOWN
+
+
+def _killed(episode: OomEpisode) -> str:
+    record = episode.record
+    killed = killed_of(record)
+    if not killed:
+        return "nobody" if record.no_killable_process else UNKNOWN
+    more = f" and {len(killed) - 1} more" if len(killed) > 1 else ""
+    return f"{killed[0].comm or UNKNOWN} ({killed[0].pid}){more}"
+
+
+def _held(episode: OomEpisode) -> int | None:
+    """Resident memory of the killed."""
+    sizes = [episode.facts.victim_kinds.get(kind) for kind in ("anon", "shmem", "file")]
+    known = [size for size in sizes if size is not None]
+    return sum(known) if known else None
+
+
+def _below(episodes: Sequence[OomEpisode]) -> list[str]:
+    lines = [f"{len(episodes)} OOM kills; each on a page of its own with -o text, all of it with -o json"]
+    incomplete = sum(not episode.record.complete for episode in episodes)
+    if incomplete:
+        lines.append(f"* {incomplete} incomplete: the log does not hold the whole dump")
+    suppressed = sum(episode.record.suppressed_dumps or 0 for episode in episodes)
+    if suppressed:
+        lines.append(f"the kernel left out {suppressed} more dumps (rate limit): there were more kills than these")
+    return [escape(line) for line in lines]
