@@ -70,7 +70,7 @@ class _Loops:
         numpy = accesses(case, PAGE_BYTES, SEED)
         if access == "sequential":
             step, function = CACHE_LINE_BYTES // _WORD_BYTES, getattr(self._c, f"{mode}_step")
-            arguments = (pointer, SIZE_BYTES // _WORD_BYTES, step)
+            arguments: tuple[object, ...] = (pointer, SIZE_BYTES // _WORD_BYTES, step)
         else:
             index = make_index(case, PAGE_BYTES, SEED)
             self._kept.append(index)
