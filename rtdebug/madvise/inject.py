@@ -114,6 +114,8 @@ def _alone(process: Process, arguments: tuple[int, int, int]) -> Injected:
     for number in _IGNORED:
         signal.signal(number, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGCHLD})
+    with contextlib.suppress(OSError):  # while we wait for a processor, a thread of somebody else's stands still
+        os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(1))
     return inject(process, arguments)
 
 
@@ -163,9 +165,9 @@ def _tids(pid: int, proc: Path) -> Iterator[int]:
 def _borrow(process: Process, tid: int, arguments: tuple[int, int, int]) -> Injected:
     for attempt in range(_TRIES):
         tracee = _seized(process, tid)
-        started = time.perf_counter_ns()
         try:
             _await_stop(tracee, process)
+            started = time.perf_counter_ns()
             result = _call(tracee, process, arguments)
         except _Unfit as unfit:
             _let_go(tracee)
