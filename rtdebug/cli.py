@@ -34,7 +34,7 @@ COMMANDS = (
     ("ps", "List running containers with their memory and /dev/shm."),
     ("limits", "Show memory limits, what is wrong, and what they should be."),
     ("reclaim", "Take idle memory from a container, see what it costs."),
-    ("shm", "Show a container's shared memory, its limits, and what was left behind."),
+    ("shm", "Show shared memory, what limits it, and what was left behind."),
     ("leaks", "Find out which containers leak memory, and where."),
     ("doctor", "Check what this host can do, and how to get the rest."),
     ("completion", "Print the completion script for a shell."),

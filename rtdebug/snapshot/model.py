@@ -162,6 +162,8 @@ class SharedMemory:
     sysv: tuple[ShmObject, ...]
     """Segments of the IPC namespace: `name` is the key, `inode_id` the shmid."""
     dev_shm_fstype: str | None
+    segments_seen: bool
+    """Whether its SysV segments could be read."""
     unseen_pids: tuple[int, ...]
     """Processes that could not be asked whether they use it."""
 

@@ -28,6 +28,7 @@ class SharedMemoryQuestion:
             shm=tuple(each for each in report.objects if each.kind is not ObjectKind.SYSV),
             sysv=tuple(each for each in report.objects if each.kind is ObjectKind.SYSV),
             dev_shm_fstype=report.dev_shm_fstype,
+            segments_seen=report.segments_seen,
             unseen_pids=report.unseen_pids,
         )
 
@@ -45,5 +46,6 @@ def report_of(snapshot: Snapshot) -> ShmReport | None:
         objects=tuple(sorted((*shared.shm, *shared.sysv), key=lambda each: -(each.allocated_bytes or 0))),
         dev_shm_fstype=shared.dev_shm_fstype,
         comms=frozenset(process.comm for process in snapshot.processes),
+        segments_seen=shared.segments_seen,
         unseen_pids=shared.unseen_pids,
     )
