@@ -4,21 +4,21 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from rtdebug.errors import HostUnable
 from rtdebug.host.cgroup import MemoryHierarchy, ancestors
 from rtdebug.host.memcg import MemoryState, read_memory
 from rtdebug.host.meminfo import available_bytes, read_meminfo
-from rtdebug.madvise.guard import GuardLimits, Watched, stop_reason
+from rtdebug.madvise.guard import GuardLimits, Watched, too_strained
 
 MARGIN = 0.1
 """Of every limit this much stays free."""
 OWN_BYTES = 16 << 20
 """What the experiment process itself may come to, beside the memory it measures (about 4 MiB were seen)."""
 WINDOW_NS = 2_000_000_000
-_LIMITS = GuardLimits(headroom_share=0, stall_share=0.2, limit_hits=0)
+_LIMITS = GuardLimits(stall_share=0.2, limit_hits=0)
 """For the last seconds. Headroom is looked at here, for each limit on the way up."""
 
 
@@ -82,7 +82,4 @@ class Watch:
         for level in levels(self._hierarchy, self._cgroup):
             if level.room_bytes < 0:
                 return f"cgroup {level.cgroup} came within {MARGIN:.0%} of its limit"
-        before = self._readings[0]
-        if now.time_ns - before.time_ns < WINDOW_NS:  # a share of so short a time says nothing yet
-            before = replace(before, stalled_ns=None)
-        return stop_reason(before, now, _LIMITS)
+        return too_strained(self._readings[0], now, _LIMITS)

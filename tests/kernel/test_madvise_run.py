@@ -415,6 +415,22 @@ def test_it_stops_when_the_container_ends() -> None:
         wait_for(lambda: not leaves(cgroup), "the leaf to be gone", 5)
 
 
+def test_ctrl_c_shows_what_was_measured() -> None:
+    with inhabited() as cgroup:
+        process = subprocess.Popen(
+            command(target(cgroup), "anon", "4M", "FREE", "runs=1000", "-o", "json"),
+            cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        )  # fmt: skip
+        wait_for(lambda: len(pids_of(cgroup)) == 2, "the experiment")
+        time.sleep(1)
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=20)
+        assert process.returncode == 0, err
+        document = json.loads(out)
+        assert document["stopped"] == "interrupted" and document["results"]
+        wait_for(lambda: not leaves(cgroup), "the leaf to be gone", 5)
+
+
 def test_it_stops_before_the_container_reaches_its_limit() -> None:
     """The container itself grows; nobody is killed."""
     with inhabited(64 * MIB) as cgroup:
