@@ -19,6 +19,7 @@ _HEADER = ("ADVICE", "WHEN", "IN ALL", "CPU TIME", "FIRST TOUCH", "CALL", "ACCES
 _NUMBERS = frozenset({5, 7, 8})
 _WIDTH = 100
 _SAME = "~"
+_GIVING = frozenset({"DONTNEED", "FREE", "REMOVE", "PAGEOUT", "COLD"})
 _NOISY = 0.25
 _FEWEST_FOR_NOISE = 5
 
@@ -126,13 +127,20 @@ def _case(answer: CaseAnswer) -> Iterator[str]:
         yield from (f"  {line}" for line in wrap(f"not measured: {answer.unable}", _WIDTH - 2))
     if answer.rows:
         rows: list[tuple[str, ...]] = [_HEADER, *(_row(row) for row in answer.rows)]
-        yield from (f"  {line}" for line in align(rows, right=_NUMBERS, limit=46))
+        yield from (f"  {line}" for line in align([row[: _columns(answer)] for row in rows], right=_NUMBERS, limit=46))
     yield from _noise(answer)
     for row in answer.rows:
         if row.refused:
             yield f"  {row.advice}: madvise(2) refused it, {row.refused}"
         elif row.hindrance:
             yield from (f"  {line}" for line in wrap(f"{row.advice} could not act: {row.hindrance}", _WIDTH - 2))
+
+
+def _columns(answer: CaseAnswer) -> int:
+    """The last ones are left out where no advice is about them."""
+    if any(row.advice in _GIVING for row in answer.rows):
+        return len(_HEADER)
+    return len(_HEADER) - (1 if any(row.median("thp_bytes") for row in answer.rows) else 2)
 
 
 def _noise(answer: CaseAnswer) -> Iterator[str]:
@@ -142,7 +150,7 @@ def _noise(answer: CaseAnswer) -> Iterator[str]:
         return
     low, high = (bound / total.median - 1 for bound in total.interval)
     if high - low > _NOISY:
-        text = f"the host is busy: the median of none is sure to {low:+.0%} and {high:+.0%} only; CPU TIME is steadier"
+        text = f"the host is busy: the median of none is known to within {low:+.0%} and {high:+.0%}; CPU TIME is steadier"
         yield from (f"  {line}" for line in wrap(text, _WIDTH - 2))
 
 
@@ -200,7 +208,7 @@ def _bare_percent(share: float) -> str:
 
 def _given_back(row: Row) -> str:
     returned, took = row.measures.get("returned_bytes"), row.measures.get("return_ns")
-    if returned is None:
+    if returned is None or row.advice not in _GIVING:
         return UNKNOWN
     if took is not None and took.runs > returned.runs / 2:
         return f"{format_bytes(returned.median)} in {_duration(took.median)}"
