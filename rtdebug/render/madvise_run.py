@@ -150,7 +150,7 @@ def _noise(answer: CaseAnswer) -> Iterator[str]:
         return
     low, high = (bound / total.median - 1 for bound in total.interval)
     if high - low > _NOISY:
-        text = f"the host is busy: the median of none is known to within {low:+.0%} and {high:+.0%}; CPU TIME is steadier"
+        text = f"the host is busy: the time of none is known to {low:+.0%} and {high:+.0%} only; CPU TIME is steadier"
         yield from (f"  {line}" for line in wrap(text, _WIDTH - 2))
 
 
