@@ -37,9 +37,9 @@ from tests.kernel.workload import MIB, Workload, memory_cgroup, memory_mount
 
 pytestmark = pytest.mark.kernel
 
-SIZE = 8 * MIB
+SIZE = 4 * MIB
 PAGES = SIZE // os.sysconf("SC_PAGE_SIZE")
-PATIENCE_S = 60
+PATIENCE_S = 180
 V2 = memory_mount()[1] if os.geteuid() == 0 else False
 
 
@@ -103,7 +103,8 @@ advice = {json.dumps(advice)}
 
 
 SHMEM = ("shared-anon", "memfd", "sysv", "shm")
-TOLERANCE = SIZE // 50
+TOLERANCE = MIB
+"""Counters are kept per CPU, in batches of 64 pages."""
 
 
 @cache
@@ -132,7 +133,7 @@ def test_baseline_is_the_memory_itself(raw: Raw) -> None:
             )
         ]
         if not V2:  # there the container's own cgroup is looked at, and the file stays charged between the runs
-            assert abs(sorted(charged)[1] - SIZE) < SIZE / 8, (memory, charged)
+            assert abs(sorted(charged)[1] - SIZE) < TOLERANCE, (memory, charged)
     if "always" not in anon_choices(thp()):
         assert raw.of("anon", "none", "populate_minor_faults") == [PAGES] * 3
         assert raw.of("anon", "none", "thp_bytes") == [0] * 3
@@ -482,8 +483,8 @@ def test_same_seed_same_runs(tmp_path) -> None:
 def test_docker_container_with_answer_picture_and_parquet(docker, tmp_path) -> None:
     pd = pytest.importorskip("pandas")
     box = docker.start("rtdebug-advised", memory_bytes=160 * MIB)
-    picture, page, raw_runs = tmp_path / "runs.png", tmp_path / "runs.html", tmp_path / "runs.parquet"
-    options = ("--runs", 10, "--size", "8M", "--raw", raw_runs)
+    picture, raw_runs = tmp_path / "runs.png", tmp_path / "runs.parquet"
+    options = ("--runs", 10, "--size", "4M", "--raw", raw_runs)
     done = run("rtdebug-advised", "give-back", *options, "--picture", picture, "-o", "json")
     assert done.returncode == 0, done.stderr
     document = json.loads(done.stdout)
@@ -495,8 +496,7 @@ def test_docker_container_with_answer_picture_and_parquet(docker, tmp_path) -> N
     frame = pd.read_parquet(raw_runs)
     assert len(frame) == 11 * 13 and not frame["warm_up"].all()
     assert picture.read_bytes().startswith(b"\x89PNG")
-    done = run(box.id[:12], "anon", "4M", "FREE,REMOVE,NORMAL", "--runs", 10, "--picture", page)
+    done = run(box.id[:12], "anon", "4M", "FREE,REMOVE", "--runs", 4)
     assert done.returncode == 0, done.stderr
     assert "only under pressure" in done.stdout and "REMOVE: madvise(2) refused it, EINVAL" in done.stdout
-    assert "<svg" in page.read_text()
     docker.remove(box)
