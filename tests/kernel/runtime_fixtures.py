@@ -149,6 +149,29 @@ def make_rootfs(folder: Path) -> Path:
     return folder
 
 
+def bind(source: Path | str, destination: str, *, writable: bool = False) -> dict[str, Any]:
+    """A mount of config.json that shows a folder of the host's in the container."""
+    options = ["rbind", "rw" if writable else "ro"]
+    return {"destination": destination, "type": "bind", "source": str(source), "options": options}
+
+
+def host_programs(folder: Path) -> tuple[Path, list[dict[str, Any]]]:
+    """A root file system with this host's programs and libraries, read-only, and its mounts."""
+    for name in ("usr", "etc", "dev", "proc", "sys", "tmp", "work"):
+        (folder / name).mkdir(parents=True)
+    for name in ("bin", "sbin", "lib", "lib64"):
+        (folder / name).symlink_to(f"usr/{name}")
+    (folder / "etc/passwd").write_text("root:x:0:0::/root:/bin/sh\nnobody:x:65534:65534::/tmp:/bin/sh\n")
+    (folder / "etc/group").write_text("root:x:0:\nnogroup:x:65534:\n")
+    for name in ("etc/localtime", "etc/alternatives", "etc/ld.so.cache"):
+        source = Path("/") / name
+        if source.is_dir():
+            shutil.copytree(source, folder / name, symlinks=True)
+        elif source.exists():
+            shutil.copy(source, folder / name)
+    return folder, [bind("/usr", "/usr")]
+
+
 def tar_of(rootfs: Path) -> bytes:
     """The root file system as one layer."""
     buffer = io.BytesIO()
@@ -220,13 +243,17 @@ class Runc:
         script: str = SCRIPT,
         rootfs: Path | None = None,
         annotations: dict[str, str] | None = None,
+        mounts: Sequence[dict[str, Any]] = (),
+        uid: int = 0,
     ) -> Box:
-        """Create and start a container."""
+        """Create and start a container; `mounts` are further ones, as in its config.json."""
         container_id = container_id or f"rtdebug-{self.tool}-{uuid.uuid4().hex[:8]}"
         cgroup = cgroup or f"/{container_id}"
         bundle = self.folder / container_id
         bundle.mkdir()
         config = oci_config(rootfs or self.rootfs, script, cgroup, memory_bytes, shm_bytes if shm else None)
+        config["mounts"] += mounts
+        config["process"]["user"] = {"uid": uid, "gid": uid}
         (bundle / "config.json").write_text(json.dumps(config | {"annotations": annotations or {}}))
         self._started.append((container_id, cgroup))
         self._call("run", "--detach", "--bundle", bundle, container_id)
