@@ -1,4 +1,4 @@
-/* The loops of rtdebug/madvise/access.py in C, for benchmarks/experiment.py to compare with. */
+/* The loops of rtdebug/madvise/access.py in C, for benchmarks/madvise_run.py to compare with. */
 #include <stddef.h>
 #include <stdint.h>
 

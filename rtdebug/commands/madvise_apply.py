@@ -63,7 +63,8 @@ def command(
     """
     from rtdebug.containers.resolve import find_container
     from rtdebug.madvise.advice import find_advice
-    from rtdebug.madvise.apply import Applied, apply, apply_for, make_plan, read_host
+    from rtdebug.madvise.apply import Applied, apply, apply_for
+    from rtdebug.madvise.apply_plan import make_plan, read_host
     from rtdebug.madvise.guard import guard_process
     from rtdebug.render.escape import escape
     from rtdebug.render.madvise_apply import applied_json, applied_text, plan_text, taken_back_text

@@ -13,12 +13,11 @@ from pathlib import Path
 from rtdebug.host.maps import Mapping, SmapsEntry
 from rtdebug.host.process import read_comm
 from rtdebug.host.smaps_index import SmapsIndex, read_smaps_index
-from rtdebug.host.text import read_text
 from rtdebug.host.thp import ThpSettings
 from rtdebug.madvise.advice import Memory
 from rtdebug.madvise.effect import huge_bytes
 from rtdebug.madvise.eligible import Eligibility, aligned_bytes, eligibility
-from rtdebug.madvise.fitness import parse_status
+from rtdebug.madvise.fitness import thp_disabled
 from rtdebug.madvise.target import memory_of
 
 _MOST_JUDGED = 2000
@@ -82,10 +81,9 @@ def read_process(pid: int, proc: Path = Path("/proc")) -> ProcessMaps | None:
     except OSError:
         return None
     comm = read_comm(pid, proc)
-    status = parse_status(read_text(proc / str(pid) / "status") or "")
     if comm is None or not len(index):
         return None
-    return ProcessMaps(pid, comm, status.get("THP_enabled") == "0", index)
+    return ProcessMaps(pid, comm, thp_disabled(pid, proc), index)
 
 
 def find_candidates(

@@ -7,7 +7,8 @@ from dataclasses import asdict
 
 from rtdebug.host.maps import Mapping
 from rtdebug.madvise.advice import Way
-from rtdebug.madvise.apply import Applied, Plan, TakenBack
+from rtdebug.madvise.apply import Applied, TakenBack
+from rtdebug.madvise.apply_plan import Plan
 from rtdebug.madvise.effect import RangeState
 from rtdebug.madvise.target import label
 from rtdebug.render.columns import align

@@ -215,3 +215,36 @@ def test_the_guard_sees_a_container_come_near_its_limit() -> None:
             os.waitpid(pid, 0)
             os.close(grow)
         assert guard.check() == "the process has ended"
+
+
+def test_collapse_of_what_may_have_no_huge_pages_names_the_reason() -> None:
+    with Target("borrowed", 1, LENGTH) as target:
+        apply(target, "NOHUGEPAGE")
+        where = ["apply", f"pid:{target.pid}", "--pid", target.pid, "--mapping", hex(target.address)]
+        refused = rtdebug(*where, "--advice", "COLLAPSE")
+        assert refused.returncode == 2
+        assert "MADV_NOHUGEPAGE is set" in refused.stderr
+        assert "MADV_HUGEPAGE takes that back" in refused.stderr
+        apply(target, "HUGEPAGE")
+        assert apply(target, "COLLAPSE")["applied"]["took_effect"] is True
+
+
+def test_a_guard_that_objects_ends_it_before_its_time() -> None:
+    """The process leaves its room below the limit while the advice is given for a minute."""
+    with memory_cgroup(128 * MIB) as cgroup, Target("borrowed", 1, 16 * MIB) as target:
+        (cgroup / "cgroup.procs").write_text(str(target.pid))
+        where = [f"pid:{target.pid}", "--pid", target.pid, "--mapping", hex(target.address), "--advice", "DONTDUMP"]
+        ours = subprocess.Popen(command("apply", *where, "--for", "60s"), cwd=ROOT, stdout=subprocess.PIPE, text=True)
+        wait_for(lambda: "dd" in flags(target), "the advice")
+        code = f"import time; held = bytearray(b'x') * {118 * MIB}; print('held', flush=True); time.sleep(60)"
+        hog = subprocess.Popen(
+            [sys.executable, "-c", code], preexec_fn=lambda: (cgroup / "cgroup.procs").write_text(str(os.getpid()))
+        )
+        try:
+            said, _ = ours.communicate(timeout=30)
+            assert ours.returncode == 0
+            assert "the container came within 10% of its memory limit: MADV_DODUMP took effect" in said
+            assert "dd" not in flags(target)
+        finally:
+            hog.kill()
+            hog.wait()
