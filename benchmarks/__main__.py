@@ -14,7 +14,7 @@ from pathlib import Path
 
 import click
 
-from benchmarks import bystander, help, madvise_inject, madvise_list, memory, overhead, start, storm
+from benchmarks import bystander, help, madvise_inject, madvise_list, madvise_run, memory, overhead, start, storm
 from benchmarks.figure import Result
 from rtdebug.errors import RtdebugError
 from rtdebug.host.bcc import find_bcc, read_version
@@ -32,7 +32,7 @@ BENCHMARKS = (
 """Each is a module of this folder with a function measure()."""
 BENCHMARKS: dict[str, Callable[[], Result]] = {
     module.__name__.rpartition(".")[2]: module.measure
-    for module in (help, start, memory, overhead, bystander, storm, madvise_list, madvise_inject)
+    for module in (help, start, memory, overhead, bystander, storm, madvise_list, madvise_inject, madvise_run)
 }
 
 
@@ -47,6 +47,9 @@ def main(names: tuple[str, ...], output: str) -> None:
     NAMEs are help, start, memory, overhead, bystander, storm, madvise_list, madvise_inject; the default is all. Times
     are compared by the least of all rounds, the rest by the median; medians are shown with the least and the largest
     in brackets.
+    NAMEs are help, start, memory, overhead, bystander, storm, madvise_list, madvise_inject, madvise_run; the default is
+    all. Times are compared by the least of all rounds, the rest by the median; medians are shown with the least and the
+    largest in brackets.
     """
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # cgroups and processes are removed on the way out
     machine = _machine()
