@@ -14,7 +14,6 @@ from pathlib import Path
 
 import click
 
-from benchmarks import bystander, help, madvise_inject, madvise_list, madvise_run, memory, overhead, start, storm
 from benchmarks.figure import Result
 from rtdebug.errors import RtdebugError
 from rtdebug.host.bcc import find_bcc, read_version
@@ -28,12 +27,12 @@ BENCHMARKS = (
     "storm",
     "shm",
     "oom_log",
+    "madvise_list",
+    "madvise_inject",
+    "madvise_run",
+    "leaks_record",
 )
 """Each is a module of this folder with a function measure()."""
-BENCHMARKS: dict[str, Callable[[], Result]] = {
-    module.__name__.rpartition(".")[2]: module.measure
-    for module in (help, start, memory, overhead, bystander, storm, madvise_list, madvise_inject, madvise_run)
-}
 
 
 @click.command()
@@ -50,6 +49,8 @@ def main(names: tuple[str, ...], output: str) -> None:
     NAMEs are help, start, memory, overhead, bystander, storm, madvise_list, madvise_inject, madvise_run; the default is
     all. Times are compared by the least of all rounds, the rest by the median; medians are shown with the least and the
     largest in brackets.
+    NAMEs are help, start, memory, overhead, bystander, storm, leaks_record; the default is all. Times are compared by
+    the least of all rounds, the rest by the median; medians are shown with the least and the largest in brackets.
     """
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # cgroups and processes are removed on the way out
     machine = _machine()
