@@ -15,6 +15,7 @@ from pathlib import Path
 import click
 
 from benchmarks.figure import Result
+from benchmarks.leaks import evidence, scale
 from rtdebug.errors import RtdebugError
 from rtdebug.host.bcc import find_bcc, read_version
 
@@ -33,6 +34,10 @@ BENCHMARKS = (
     "leaks_record",
 )
 """Each is a module of this folder with a function measure()."""
+BENCHMARKS: dict[str, Callable[[], Result]] = {
+    module.__name__.rpartition(".")[2]: module.measure
+    for module in (help, start, memory, overhead, bystander, storm, leaks_record)
+} | {"leaks_quality": evidence.measure, "leaks_scale": scale.measure}
 
 
 @click.command()
@@ -51,6 +56,9 @@ def main(names: tuple[str, ...], output: str) -> None:
     largest in brackets.
     NAMEs are help, start, memory, overhead, bystander, storm, leaks_record; the default is all. Times are compared by
     the least of all rounds, the rest by the median; medians are shown with the least and the largest in brackets.
+    NAMEs are help, start, memory, overhead, bystander, storm, leaks_record, leaks_quality, leaks_scale; the default is
+    all. Times are compared by the least of all rounds, the rest by the median; medians are shown with the least and the
+    largest in brackets.
     """
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # cgroups and processes are removed on the way out
     machine = _machine()
