@@ -15,7 +15,6 @@ from pathlib import Path
 import click
 
 from benchmarks.figure import Result
-from benchmarks.leaks import evidence, scale
 from rtdebug.errors import RtdebugError
 from rtdebug.host.bcc import find_bcc, read_version
 
@@ -32,12 +31,10 @@ BENCHMARKS = (
     "madvise_inject",
     "madvise_run",
     "leaks_record",
+    "leaks.evidence",
+    "leaks.scale",
 )
 """Each is a module of this folder with a function measure()."""
-BENCHMARKS: dict[str, Callable[[], Result]] = {
-    module.__name__.rpartition(".")[2]: module.measure
-    for module in (help, start, memory, overhead, bystander, storm, leaks_record)
-} | {"leaks_quality": evidence.measure, "leaks_scale": scale.measure}
 
 
 @click.command()
