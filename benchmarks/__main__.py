@@ -13,13 +13,13 @@ from pathlib import Path
 
 import click
 
-from benchmarks import bystander, help, memory, overhead, start, storm
+from benchmarks import bystander, help, memory, overhead, snapshot, start, storm
 from benchmarks.figure import Result
 from rtdebug.errors import RtdebugError
 from rtdebug.host.bcc import find_bcc, read_version
 
 BENCHMARKS: dict[str, Callable[[], Result]] = {
-    module.__name__.rpartition(".")[2]: module.measure for module in (help, start, memory, overhead, bystander, storm)
+    module.__name__.rpartition(".")[2]: module.measure for module in (help, start, memory, overhead, bystander, storm, snapshot)
 }
 
 
@@ -29,8 +29,8 @@ BENCHMARKS: dict[str, Callable[[], Result]] = {
 def main(names: tuple[str, ...], output: str) -> None:
     """Measure the figures that rtdebug has to reach, beside bpftrace and bcc; exit status 1 when one is missed.
 
-    NAMEs are help, start, memory, overhead, bystander, storm; the default is all. Times are compared by the least
-    of all rounds, the rest by the median; medians are shown with the least and the largest in brackets.
+    NAMEs are help, start, memory, overhead, bystander, storm, snapshot; the default is all. Times are compared by
+    the least of all rounds, the rest by the median; medians are shown with the least and the largest in brackets.
     """
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # cgroups and processes are removed on the way out
     machine = _machine()
