@@ -19,7 +19,8 @@ from rtdebug.errors import RtdebugError
 from rtdebug.host.bcc import find_bcc, read_version
 
 BENCHMARKS: dict[str, Callable[[], Result]] = {
-    module.__name__.rpartition(".")[2]: module.measure for module in (help, start, memory, overhead, bystander, storm, snapshot)
+    module.__name__.rpartition(".")[2]: module.measure
+    for module in (help, start, memory, overhead, bystander, storm, snapshot)
 }
 
 

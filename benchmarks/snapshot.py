@@ -42,7 +42,7 @@ def measure() -> Result:
     return Result(
         (
             Figure("take_snapshot() / cat of the same smaps", ratio_of_least("take", take, cat), "x", 1.5),
-            Figure("CPU time of take_snapshot(), all processors / of cat", ratio_of_least("cpu", take_cpu, cat_cpu), "x"),
+            Figure("CPU time of take_snapshot() / of cat", ratio_of_least("cpu", take_cpu, cat_cpu), "x"),
             Figure("rtdebug snapshot, start and file included / cat", ratio_of_least("command", command, cat), "x"),
             Figure("memory of rtdebug snapshot, its largest process", memory, "MB", 100),
         ),
