@@ -67,6 +67,7 @@ def command(
     from rtdebug.limits.answer import answer, applied, measured
     from rtdebug.limits.apply import only_one, undo
     from rtdebug.limits.facts import place_of
+    from rtdebug.limits.recorded import recorded_demand
     from rtdebug.render.escape import escape
     from rtdebug.render.limits import limits_json, limits_page, step_line, undone_lines
     from rtdebug.render.terminal import terminal_width, use_colour
@@ -85,11 +86,12 @@ def command(
             for line in undone_lines(place, *undo(place)):
                 click.echo(line)
         return
+    recorded = recorded_demand(store, container) if store else None
     with waiting() as wait:
         if probing:
             click.echo("Probing; Ctrl-C ends it. Its limits are put back, whatever happens.", err=True)
         measure = measured(place, step_s, wait, lambda step: click.echo(step_line(step), err=True))
-        found = answer(place, None, measure if probing else None)
+        found = answer(place, recorded, measure if probing else None)
     if applying and found.proposal.changes:
         if not yes:
             for line in limits_page(found, width):

@@ -145,6 +145,19 @@ def test_apply_writes_and_undo_puts_back(tmp_path: Path) -> None:
         rtdebug("limits", target(cgroup), "--undo", status=2)
 
 
+def test_a_recording_says_what_it_needs(tmp_path: Path) -> None:
+    with working(tmp_path, cold=23) as (cgroup, _):
+        store = tmp_path / "store"
+        rtdebug("leaks", "record", target(cgroup), "--store", store, "--interval", "500ms", "--duration", "3s")
+        found = answer("limits", target(cgroup), "--from", store)
+        assert "store" in found["demand"]["source"]
+        assert found["demand"]["observed_s"] >= 1
+        assert (ANON - 1) * MIB < found["demand"]["unreclaimable_bytes"] < (ANON + 15) * MIB
+        rtdebug("limits", target(cgroup), "--from", tmp_path, "--probe", status=2)
+        (tmp_path / "empty").mkdir()
+        rtdebug("limits", target(cgroup), "--from", tmp_path / "empty", status=2)
+
+
 def test_two_probes_at_once_are_one_too_many(tmp_path: Path) -> None:
     with working(tmp_path) as (cgroup, _):
         before = knobs(cgroup)
