@@ -239,6 +239,11 @@ def test_none_or_several_are_listed(wanted: str, message: str, hint: str) -> Non
     assert hint in caught.value.hint
 
 
+def test_a_file_with_the_name_of_an_address_is_not_meant_by_it() -> None:
+    trap = parse_maps("7f0000300000-7f0000301000 rw-p 00000000 08:02 9   /srv/0xe03000\n")
+    assert find_mapping([*MAPS, *trap], "0xe03000").path == "[heap]"
+
+
 def test_an_empty_name_is_a_mistake() -> None:
     with pytest.raises(UsageProblem):
         find_mapping(MAPS, " ")
