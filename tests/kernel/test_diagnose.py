@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 import time
@@ -17,6 +18,9 @@ from tests.kernel.runtime_fixtures import MIB, Box, Docker, Runc, bind, host_pro
 pytestmark = pytest.mark.kernel
 RTDEBUG = str(Path(sys.executable).parent / "rtdebug")
 PYTHON = Path("/usr/bin/python3")
+PACKAGES = next(Path(sys.prefix).glob("lib/python3*/site-packages"))
+TORCH = os.environ.get("RTDEBUG_TORCH", "")
+"""The site-packages of an environment with PyTorch: 2 GB, so it is not installed for a test that few need."""
 POSTGRES = next(iter(sorted(Path("/usr/lib/postgresql").glob("*/bin"))), None)
 
 
@@ -55,14 +59,13 @@ class Programs:
         path = self.work / "out"
         return path.read_text(errors="replace") if path.exists() else ""
 
-    def python(self, *arguments: object, **options: Any) -> Box:
-        """Run tests/workloads/python/pool.py with the numpy of this test's environment."""
-        packages = next(Path(sys.prefix).glob("lib/python3*/site-packages"))
+    def python(self, program: str, *arguments: object, packages: Path = PACKAGES, **options: Any) -> Box:
+        """Run a program of tests/workloads/python with the packages of this test's environment."""
         mounts = (bind(packages, "/packages"), bind(ROOT / "tests/workloads/python", "/programs"))
         (self._rootfs / "packages").mkdir(exist_ok=True)
         (self._rootfs / "programs").mkdir(exist_ok=True)
         words = " ".join(map(str, arguments))
-        script = f"PYTHONPATH=/packages OPENBLAS_NUM_THREADS=1 {PYTHON} /programs/pool.py {words}"
+        script = f"PYTHONPATH=/packages OPENBLAS_NUM_THREADS=1 {PYTHON} /programs/{program} {words}"
         return self.start(script, *mounts, **options)
 
 
@@ -79,7 +82,7 @@ same_python = pytest.mark.skipif(
 
 @same_python
 def test_a_pool_that_fills_dev_shm(programs: Programs) -> None:
-    box = programs.python(20, 8, "keep", shm_bytes=64 * MIB)
+    box = programs.python("pool.py", 20, 8, "keep", shm_bytes=64 * MIB)
     full = Path(f"/proc/{box.pid}/root/dev/shm")
     wait_for(lambda: sum(each.stat().st_blocks for each in full.iterdir()) * 512 > 63 * MIB, "/dev/shm to be full")
     status, document = diagnose(box.id)
@@ -93,20 +96,38 @@ def test_a_pool_that_fills_dev_shm(programs: Programs) -> None:
 
 @same_python
 def test_a_pool_with_room_enough(programs: Programs) -> None:
-    box = programs.python(20, 8, "keep", shm_bytes=512 * MIB)
+    box = programs.python("pool.py", 20, 8, "keep", shm_bytes=512 * MIB)
     wait_for(lambda: "done" in programs.output(), "the pool to be done")
     assert diagnose(box.id) == (0, {**diagnose(box.id)[1], "findings": []})
 
 
 @same_python
 def test_killed_workers_leave_segments_behind(programs: Programs) -> None:
-    box = programs.python(7, 4, "die", shm_bytes=128 * MIB)
+    box = programs.python("pool.py", 7, 4, "die", shm_bytes=128 * MIB)
     wait_for(lambda: "done" in programs.output(), "the workers to be dead")
     status, document = diagnose(box.id)
     orphans = findings(document)["shm-orphans"]
     assert status == 1
     assert orphans["evidence"]["orphans"] == 7
     assert orphans["evidence"]["orphan_bytes"] == 28 * MIB
+
+
+@pytest.mark.skipif(not TORCH, reason="slow: needs RTDEBUG_TORCH=/path/to/site-packages with torch")
+def test_a_data_loader_that_fills_dev_shm(programs: Programs) -> None:
+    box = programs.python("dataloader.py", 64, 4, packages=Path(TORCH), shm_bytes=64 * MIB)
+    wait_for(lambda: "done" in programs.output(), "the loader to fail", 90)
+    assert "shared memory" in programs.output() or "Bus error" in programs.output()
+    status, document = diagnose(box.id, "--app-log", programs.work / "out")
+    assert status == 1
+    assert findings(document)["shm-refused"]["evidence"]["app"] == "pytorch"
+    assert findings(document)["shm-refused"]["evidence"]["shm_size_bytes"] == 64 * MIB
+
+
+@pytest.mark.skipif(not TORCH, reason="slow: needs RTDEBUG_TORCH=/path/to/site-packages with torch")
+def test_a_data_loader_with_room_enough(programs: Programs) -> None:
+    box = programs.python("dataloader.py", 64, 4, packages=Path(TORCH), shm_bytes=1024 * MIB)
+    wait_for(lambda: "done 64" in programs.output(), "the loader to be done", 90)
+    assert diagnose(box.id, "--app-log", programs.work / "out")[0] == 0
 
 
 @pytest.mark.skipif(POSTGRES is None, reason="needs postgresql")
