@@ -1,11 +1,13 @@
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import replace
 
 import pytest
 
-from rtdebug.errors import TargetError, UsageProblem
+from rtdebug.containers.model import Container
+from rtdebug.errors import NotRunning, TargetError, UsageProblem
 from rtdebug.host.maps import MapsError, parse_maps, parse_smaps
 from rtdebug.host.smaps_index import parse_smaps_index
 from rtdebug.host.thp import SizeSettings, ThpSettings
@@ -13,6 +15,7 @@ from rtdebug.madvise.advice import Memory
 from rtdebug.madvise.candidates import ProcessMaps, find_candidates
 from rtdebug.madvise.eligible import aligned_bytes, eligibility
 from rtdebug.madvise.fitness import stacks
+from rtdebug.madvise.members import members
 from rtdebug.madvise.target import find_mapping, memory_of
 from rtdebug.render.madvise_list import list_json, list_table
 
@@ -196,6 +199,13 @@ def test_what_a_person_and_a_program_read() -> None:
     assert document["host"]["huge_page_bytes"] == 2 * MIB
     assert "no mapping has 2 MiB" in list_table(ranked(process(entry(BASE, 4, 4))), THP, 2 * MIB, None)
     assert json.loads(list_json(ranked(), None, None))["host"] is None
+
+
+def test_the_root_cgroup_means_the_whole_host_and_a_target_without_process_is_an_error() -> None:
+    root = Container("/", None, None, None, "running", "/")
+    assert os.getpid() in members(root)
+    with pytest.raises(NotRunning):
+        members(Container("x" * 64, "web", "docker", None, "running", "/rtdebug-none"))
 
 
 # Which mapping ------------------------------------------------------------------------------------
