@@ -6,7 +6,7 @@
 #ifndef RTDEBUG_SITES_H
 #define RTDEBUG_SITES_H
 
-#define SITE_TOP 32
+#define SITE_TOP 4
 #define UNPAIRED (-4096)
 
 enum site_kind { SITE_MMAP = 1, SITE_BRK, SITE_FAULT, SITE_MALLOC };

@@ -68,6 +68,7 @@ def command(
     from rtdebug.madvise.guard import guard_process
     from rtdebug.render.escape import escape
     from rtdebug.render.madvise_apply import applied_json, applied_text, plan_text, taken_back_text
+    from rtdebug.render.progress import Progress
     from rtdebug.tracing.scope import check_pid, make_scope
 
     wanted = find_advice(advice)
@@ -92,7 +93,8 @@ def command(
             show(apply(plan, guard))
         else:
             _end_by_signals()
-            taken_back = apply_for(plan, for_s, guard, show)
+            with Progress("s until it is taken back") as progress:
+                taken_back = apply_for(plan, for_s, guard, show, progress)
     if output == "json":
         click.echo(applied_json(plan, done[0] if done else None, taken_back), nl=False)
     elif taken_back:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 import click
@@ -59,10 +58,11 @@ def command(
     from rtdebug.containers.resolve import find_container
     from rtdebug.host.meminfo import read_meminfo
     from rtdebug.host.thp import read_thp
-    from rtdebug.madvise.candidates import find_candidates, read_process
+    from rtdebug.madvise.candidates import ProcessMaps, find_candidates, read_process
     from rtdebug.madvise.idle import watch_accesses
     from rtdebug.render.escape import escape
     from rtdebug.render.madvise_list import list_json, list_table
+    from rtdebug.render.progress import Progress
     from rtdebug.tracing.scope import check_pid, make_scope, pids_in
 
     container, notes = find_container(target, runc_roots)
@@ -73,11 +73,16 @@ def command(
         check_pid(pid, scope)
     pids = sorted(pids_in(scope)) if pid is None else [pid]
     if idle_s is not None:
-        if sys.stderr.isatty():
-            click.echo(f"watching what {len(pids)} processes access for {idle_s:g} s ...", err=True)
-        watch_accesses(pids, idle_s)
+        with Progress(f"s: seeing what {len(pids):,} processes access") as waited:
+            watch_accesses(pids, idle_s, waited)
     thp, has_swap = read_thp(), bool(read_meminfo().get("SwapTotal"))
-    found = find_candidates(map(read_process, pids), thp, has_swap, least_bytes, top)
+    with Progress("processes read") as progress:
+
+        def read(number: int) -> ProcessMaps | None:
+            progress(number, len(pids))
+            return read_process(pids[number])
+
+        found = find_candidates(map(read, range(len(pids))), thp, has_swap, least_bytes, top)
     if output == "json":
         click.echo(list_json(found, thp, idle_s), nl=False)
     else:

@@ -31,6 +31,7 @@ PROGRAMS: Mapping[str, str] = {
     "posix_memalign": "on_posix_memalign",
     "free": "on_free",
     "cfree": "on_free",
+    "__libc_free": "on_free",  # of musl: what realloc calls, and all there is in a static program without free()
 }
 """The functions of an allocator, and the BPF program at the entry of each."""
 
@@ -120,7 +121,7 @@ def _read_allocator(fd: int, path: str) -> Allocator | None:
     except (RtdebugError, OSError):
         return None
     addresses = elf.symbols.named(PROGRAMS)
-    if "malloc" not in addresses or "free" not in addresses:
+    if "malloc" not in addresses or not addresses.keys() & {"free", "__libc_free"}:
         return None
     places: dict[int, str] = {}
     for name in PROGRAMS:  # aliases (cfree is free, memalign is aligned_alloc) have one place

@@ -42,6 +42,7 @@ class Progress:
     """Rows that could not be written."""
     elapsed_ns: int
     cpu_ns: int
+    """Of the recorder, since it began to sample."""
     size_bytes: int
     """Of all that this host has in the store."""
 
@@ -68,20 +69,21 @@ class Recorder:
         self._sites = sites
         self._tell = tell
         self._stop = False
-        self._began_ns = 0
+        self._began_ns = self._began_cpu_ns = 0
         self._samples = self._missed = 0
         self._last = Sample(0, [], [], {})
 
     def run(self, ready: Callable[[], object]) -> Progress:
-        """Record until SIGINT, SIGTERM, SIGHUP or the end of the duration; `ready` is called at the first sample."""
+        """Record until SIGINT, SIGTERM, SIGHUP or the end of the duration; `ready` is called after the first sample."""
         with ExitStack() as stack:
             wakeup_fd = stack.enter_context(on_stop_signals(self._on_signal))
             stack.callback(self._selection.close)
-            self._began_ns = time.monotonic_ns()
-            ready()
+            self._began_ns, self._began_cpu_ns = time.monotonic_ns(), time.process_time_ns()
             due_ns = self._began_ns
             while True:
                 self._take()
+                if self._samples == 1:
+                    ready()
                 due_ns = self._next(due_ns)
                 if self._stop or self._is_over(due_ns) or not self._wait(due_ns, wakeup_fd):
                     break
@@ -99,7 +101,7 @@ class Recorder:
             missed=self._missed,
             lost_rows=self._writer.lost_rows,
             elapsed_ns=time.monotonic_ns() - self._began_ns,
-            cpu_ns=time.process_time_ns(),
+            cpu_ns=time.process_time_ns() - self._began_cpu_ns,
             size_bytes=self._writer.size_bytes(),
         )
 
@@ -111,6 +113,8 @@ class Recorder:
         if self._sites is not None:
             self._writer.add("sites", self._sites.rows(sample.time_ns))
             self._sites.watch(sample)
+        if self._samples == 1:
+            self._writer.flush()  # who reads the store sees at once that something is recorded
         self._tell(self.progress())
 
     def _next(self, due_ns: int) -> int:

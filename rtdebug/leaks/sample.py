@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,6 +15,7 @@ from rtdebug.leaks.cgroup_sample import Limits, read_figures
 from rtdebug.leaks.process_sample import Known, ProcessFigures, ProcessReader, take_pss
 from rtdebug.leaks.quick import read_bytes, status_of
 from rtdebug.leaks.tables import FIGURES, Row
+from rtdebug.tracing.scope import descendants
 
 MAX_PROCESSES = 4096
 """Processes of one container that get rows; all are counted."""
@@ -51,27 +52,23 @@ class Sampler:
         """Sample those that still run; a container that has gone has no row."""
         time_ns = time.time_ns()
         limits = Limits(self._hierarchy.version, str(self._hierarchy.mount_point))
-        folders = {container.cgroup: self._folder(container.cgroup) for container in containers if container.cgroup}
+        cgroups_of = {each.cgroup for each in containers if each.cgroup and not is_process(each)}
+        folders = {cgroup: self._folder(cgroup) for cgroup in cgroups_of}
         own = {folder for folder in folders.values() if folder}
         pids: dict[int, tuple[Container, Known]] = {}
         cgroups: list[Row] = []
         figures: dict[int, ProcessFigures] = {}
         for container in containers:
-            folder = folders.get(container.cgroup or "")
+            folder = None if is_process(container) else folders.get(container.cgroup or "")
             memory = read_figures(folder, self._hierarchy.version, limits) if folder else None
-            if folder is None or memory is None:
+            if memory is None:
                 self._folders.pop(container.cgroup or "", None)
-                continue
-            members = _pids_below(folder, own)
+            members = self._members(container, folder if memory else None, own)
             found = {pid: process for pid in members[:MAX_PROCESSES] if (process := self._reader.read(pid))}
             figures |= found
             pids |= {pid: (container, process.known) for pid, process in found.items()}
-            if self._hierarchy.version == 1:
-                memory = _with_page_tables(memory, found.values())
-            counts = len(members), _threads(found.values()) if len(members) <= MAX_PROCESSES else None
-            who = (container.id, container.name, container.image, container.cgroup)
-            texts = (None if text is None else valid_utf8(text) for text in who)
-            cgroups.append((time_ns, self._host, *texts, *memory, *counts))
+            if memory is not None:
+                cgroups.append(self._cgroup_row(time_ns, container, memory, len(members), found.values()))
         pss = take_pss(self._reader, figures, self._pss_budget_ns)
         self._reader.forget_all_but(figures)
         processes = [
@@ -79,6 +76,27 @@ class Sampler:
             for pid, found in figures.items()
         ]
         return Sample(time_ns, cgroups, processes, pids)
+
+    def _members(self, container: Container, folder: str | None, others: set[str]) -> list[int]:
+        if folder is not None:
+            return _pids_below(folder, others)
+        # a bare process is a guest in its cgroup: itself and its children are meant, and no cgroup
+        return sorted(descendants(container.pid)) if container.pid and is_process(container) else []
+
+    def _cgroup_row(
+        self,
+        time_ns: int,
+        container: Container,
+        memory: tuple[int | None, ...],
+        members: int,
+        processes: Collection[ProcessFigures],
+    ) -> Row:
+        if self._hierarchy.version == 1:
+            memory = _with_page_tables(memory, processes)
+        threads = sum(process.threads or 0 for process in processes) if members <= MAX_PROCESSES else None
+        who = (container.id, container.name, container.image, container.cgroup)
+        texts = (None if text is None else valid_utf8(text) for text in who)
+        return (time_ns, self._host, *texts, *memory, members, threads)
 
     def _process_row(
         self, time_ns: int, container: Container, pid: int, found: ProcessFigures, pss: tuple[int | None, ...]
@@ -111,14 +129,15 @@ class Sampler:
         return self._folders[cgroup]
 
 
+def is_process(container: Container) -> bool:
+    """Whether a target is a process that is in no container."""
+    return container.id.startswith("pid:")
+
+
 def _with_page_tables(memory: tuple[int | None, ...], processes: Iterable[ProcessFigures]) -> tuple[int | None, ...]:
     """v1 does not count page tables: those of its processes are (VmPTE)."""
     page_tables_bytes = sum(process.page_tables_bytes or 0 for process in processes)
     return (*memory[:_PAGE_TABLES], page_tables_bytes, *memory[_PAGE_TABLES + 1 :])
-
-
-def _threads(processes: Iterable[ProcessFigures]) -> int:
-    return sum(process.threads or 0 for process in processes)
 
 
 def _pids_below(folder: str, others: set[str]) -> list[int]:

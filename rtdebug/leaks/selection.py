@@ -10,16 +10,22 @@ from pathlib import Path
 from rtdebug.containers.inventory import Inventory, list_containers
 from rtdebug.containers.model import Container
 from rtdebug.containers.owners import OwnerOf, owners
-from rtdebug.containers.resolve import resolve
+from rtdebug.containers.resolve import note_on, resolve
 from rtdebug.errors import RtdebugError, TargetError
 from rtdebug.host.cgroup import MemoryHierarchy, child_cgroups
 from rtdebug.host.child import Child
+from rtdebug.leaks.sample import is_process
 
 _ROUTINE_S = 300.0
 """So often the runtimes are asked what runs; sooner when a cgroup appears that nobody has named."""
 _SOONEST_S = 10.0
 
 Answer = tuple[tuple[Container, ...], tuple[str, ...]]
+
+
+def _place(container: Container) -> str:
+    """What there is one container of."""
+    return container.id if is_process(container) or container.cgroup is None else container.cgroup
 
 
 def find_all(runc_roots: Sequence[Path], targets: Sequence[str]) -> Answer:
@@ -30,7 +36,8 @@ def find_all(runc_roots: Sequence[Path], targets: Sequence[str]) -> Answer:
     inventory = list_containers(runc_roots)
     if not targets:
         return tuple(container for container in inventory.containers if container.is_running), inventory.notes
-    return tuple(dict.fromkeys(resolve(target, inventory) for target in targets)), inventory.notes
+    found = tuple(dict.fromkeys(resolve(target, inventory) for target in targets))
+    return found, (*inventory.notes, *(note for container in found if (note := note_on(container))))
 
 
 def _find_those_there(runc_roots: Sequence[Path], targets: Sequence[str]) -> Answer:
@@ -77,7 +84,7 @@ class Selection:
     def containers(self) -> list[Container]:
         """Those to sample now; their cgroups may have gone. Asks the runtimes again now and then, without waiting."""
         self._collect()
-        found: dict[str, Container] = {container.cgroup: container for container in self._named if container.cgroup}
+        found = {_place(container): container for container in self._named}
         news = False
         if self._everyone:
             cgroups = set(self._cgroups())
@@ -88,7 +95,7 @@ class Selection:
             news = bool(self._seen) and not cgroups <= self._seen
             self._seen = cgroups
         else:
-            news = any(not self._hierarchy.path(cgroup).exists() for cgroup in found)
+            news = any(not self._hierarchy.path(each.cgroup).exists() for each in self._named if each.cgroup)
         self._ask_if_due(news)
         return list(found.values())
 

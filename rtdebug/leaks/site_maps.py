@@ -22,7 +22,7 @@ COUNTS = ("sites", "mappings", "allocations", "threads", "entries", "returns")
 _DRAWS = 1024
 _WEIGHTS = 256
 _WEIGHT_BYTES = SAMPLE_BYTES // 32
-_TOP_WORDS = 32
+_TOP_WORDS = 4
 _STACK_DEPTH = 127
 _KEY = struct.Struct("=IIiIQ")
 _VALUE = struct.Struct(f"=4Q{_TOP_WORDS}Q")

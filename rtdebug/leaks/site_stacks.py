@@ -42,7 +42,7 @@ class SiteStacks:
         addresses = maps.stack(key.stack_id)
         if not addresses:
             return self._symbolizer.symbolize(key.pid, ns_pid, [key.caller])
-        words = (key.caller,) if key.kind == "malloc" else totals.top[:4]
+        words = (key.caller,) if key.kind == "malloc" else totals.top
         return self._symbolizer.symbolize_call(key.pid, ns_pid, addresses, words)
 
 

@@ -69,16 +69,12 @@ def read_table(
     tables = [pa.table([pa.array([], schema.field(name).type) for name in names], names)]
     notes: list[str] = []
     for segment in segments_of(paths):
-        if segment.table == table and (until_ns is None or segment.start_ns <= until_ns + _SLACK_NS):
+        if segment.table == table:
             tables += _read_segment(segment, names, notes)
     joined = pa.concat_tables(tables)
     if "time_ns" in names:
         joined = _between(joined, since_ns, until_ns).sort_by("time_ns")
     return joined, tuple(notes)
-
-
-_SLACK_NS = 3_600_000_000_000
-"""A segment is named after the time of its first flush; the clock may have been set since."""
 
 
 def read_segment(segment: Segment, columns: Sequence[str]) -> tuple[Any, tuple[str, ...]]:

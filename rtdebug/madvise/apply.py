@@ -19,8 +19,7 @@ from rtdebug.madvise.effect import Effect, RangeState, judge, range_state
 from rtdebug.madvise.guard import Guard
 from rtdebug.madvise.inject import call_madvise
 from rtdebug.madvise.process_madvise import advise_range
-
-_GUARD_PERIOD_S = 0.25
+from rtdebug.madvise.waiting import LOOK_EVERY_S, wait
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,16 +59,21 @@ def apply(plan: Plan, guard: Guard | None = None, proc: Path = Path("/proc")) ->
 
 
 def apply_for(
-    plan: Plan, seconds: float, guard: Guard | None, on_applied: Callable[[Applied], None], proc: Path = Path("/proc")
+    plan: Plan,
+    seconds: float,
+    guard: Guard | None,
+    on_applied: Callable[[Applied], None],
+    on_wait: Callable[[int, int], None],
+    proc: Path = Path("/proc"),
 ) -> TakenBack:
     """Do it, tell that, wait, and take it back: after so long, when the guard objects, on KeyboardInterrupt, and when
-    this process is killed.
+    this process is killed. `on_wait` is told the seconds that have passed, and all of them.
     """
     reason = "the time is over"
     with Watchdog(lambda: _take_back(plan, proc)):
         try:
             on_applied(apply(plan, guard, proc))
-            reason = hold(seconds, guard) or reason
+            reason = wait(seconds, guard.check if guard else lambda: None, on_wait) or reason
         except KeyboardInterrupt:
             reason = "interrupted"
     try:
@@ -78,16 +82,6 @@ def apply_for(
         state = None
     effect = judge(plan.undo, state, state) if plan.undo and state and plan.undo.has_flag else None
     return TakenBack(reason, state, effect)
-
-
-def hold(seconds: float, guard: Guard | None, sleep: Callable[[float], None] = time.sleep) -> str | None:
-    """Wait so long, or until the guard objects: then why."""
-    deadline = time.monotonic() + seconds
-    while (left := deadline - time.monotonic()) > 0:
-        sleep(min(left, _GUARD_PERIOD_S))
-        if guard and (reason := guard.check()):
-            return reason
-    return None
 
 
 def _take_back(plan: Plan, proc: Path) -> None:
@@ -126,7 +120,7 @@ def _rarely(check: Callable[[], str | None]) -> Callable[[], str | None]:
     last = [0.0]
 
     def asked() -> str | None:
-        if time.monotonic() - last[0] < _GUARD_PERIOD_S / 5:
+        if time.monotonic() - last[0] < LOOK_EVERY_S / 5:
             return None
         last[0] = time.monotonic()
         return check()

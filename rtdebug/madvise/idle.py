@@ -6,9 +6,10 @@ used than it is, and the processors' TLBs are flushed once. So it is done only f
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
+
+from rtdebug.madvise.waiting import wait
 
 _CLEAR_ALL = "1"
 
@@ -26,8 +27,8 @@ def clear_referenced(pids: Iterable[int], proc: Path = Path("/proc")) -> int:
 
 
 def watch_accesses(
-    pids: Iterable[int], seconds: float, sleep: Callable[[float], None] = time.sleep, proc: Path = Path("/proc")
+    pids: Iterable[int], seconds: float, on_wait: Callable[[int, int], None], proc: Path = Path("/proc")
 ) -> None:
     """Clear the bits, and let the processes run for so long: then Referenced in smaps is what they accessed."""
     clear_referenced(pids, proc)
-    sleep(seconds)
+    wait(seconds, lambda: None, on_wait)

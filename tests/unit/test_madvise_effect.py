@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 
 import pytest
@@ -8,10 +9,12 @@ from rtdebug.errors import UsageProblem
 from rtdebug.host.maps import parse_smaps
 from rtdebug.host.thp import ThpSettings
 from rtdebug.madvise.advice import find_advice
-from rtdebug.madvise.apply import hold
-from rtdebug.madvise.apply_plan import _check_data, _undo_of
-from rtdebug.madvise.effect import RangeState, judge, range_state
+from rtdebug.madvise.apply import Applied, TakenBack
+from rtdebug.madvise.apply_plan import Plan, _check_data, _undo_of
+from rtdebug.madvise.effect import Effect, RangeState, judge, range_state
 from rtdebug.madvise.guard import GuardLimits, GuardReading, too_near, too_strained
+from rtdebug.madvise.waiting import wait
+from rtdebug.render.madvise_apply import applied_json, applied_text, plan_text, taken_back_text
 from tests.unit.test_madvise_list import KIB, MIB, THP, entry
 
 BEFORE = RangeState(100, 0, 0, 100, 0, ("rd", "wr"))
@@ -147,7 +150,33 @@ def test_without_psi_the_limits_hits_decide() -> None:
     )
 
 
-def test_waiting_ends_with_its_time() -> None:
+def test_waiting_ends_with_its_time_or_for_a_reason() -> None:
     slept: list[float] = []
-    assert hold(0.01, None, slept.append) is None
+    assert wait(0.01, lambda: None, sleep=slept.append) is None
     assert slept and max(slept) <= 0.01
+    told: list[tuple[int, int]] = []
+    reasons = iter([None, "it hurts"])
+    assert wait(60, lambda: next(reasons), lambda *seconds: told.append(seconds), slept.append) == "it hurts"
+    assert told == [(0, 60)]
+
+
+# What people read ---------------------------------------------------------------------------------
+
+
+def test_a_hostile_name_cannot_reach_the_terminal() -> None:
+    (found,) = parse_smaps(entry(0x10000, 64, 40, name="/tmp/\x1b[31mx", device="08:01", inode=9))
+    plan = Plan(71, 5, "we\x1bb", found.mapping, find_advice("HUGEPAGE"), find_advice("NOHUGEPAGE"), ("careful",))
+    text = plan_text(plan, 90.0, dry_run=False)
+    assert "\x1b" not in text
+    assert "after 1 min 30 s, by MADV_NOHUGEPAGE" in text and "careful" in text
+    done = Applied(
+        BEFORE, replace(BEFORE, rss_bytes=None), Effect(False, "VmFlags: rd"), 0, 4096, "EINVAL", None, 72, 350_000
+    )
+    text = applied_text(plan, done)
+    assert "MADV_HUGEPAGE took NO effect" in text
+    assert "refused  for 4 KiB of it: EINVAL" in text and "thread   72 stood still for 350.0 us" in text
+    gone = TakenBack("the process has ended", None, None)
+    assert taken_back_text(plan, gone) == "the process has ended: the mapping is gone, and the advice with it\n"
+    document = json.loads(applied_json(plan, done, gone))
+    assert document["applied"]["after"]["rss_bytes"] is None
+    assert document["taken_back"] == {"reason": "the process has ended", "took_effect": None, "after": None}
