@@ -54,6 +54,11 @@ class Quality:
         """Called a leak that are none."""
         return self._sum(False, LEAK)
 
+    @property
+    def negatives(self) -> int:
+        """Series that do not leak, or are too short to tell."""
+        return self._sum(False)
+
     def lines(self) -> list[str]:
         """Give a row for each class."""
         rows = []

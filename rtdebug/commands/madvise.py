@@ -29,6 +29,7 @@ def command(ctx: click.Context) -> None:
     \b
     Examples:
       rtdebug madvise list my-redis
+      rtdebug madvise run my-redis thp-anon
       rtdebug madvise apply my-redis --pid 4711 --mapping heap --advice HUGEPAGE --for 10m
     """
     if ctx.invoked_subcommand is None:

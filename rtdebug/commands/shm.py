@@ -141,6 +141,7 @@ def _watch(container: Container, duration_s: float | None, output: str) -> None:
     except HostUnable as error:
         notice(f"{error.message}: watching sizes only, no events; Ctrl-C to stop")
         watch_sizes(watch, view.refresh, duration_s)
+    watch.finish()
     view.summary()
 
 
@@ -149,7 +150,7 @@ def _remove(
 ) -> None:
     """Show, ask, remove, tell."""
     from rtdebug.errors import UsageProblem
-    from rtdebug.render.shm import removal_json, removal_table, verdict_table
+    from rtdebug.render.shm_removal import removal_json, removal_table, verdict_table
     from rtdebug.render.terminal import terminal_width
     from rtdebug.shm.orphans import Rules, judge
     from rtdebug.shm.removal import remove_orphans
@@ -164,6 +165,7 @@ def _remove(
     if output != "json":
         click.echo(verdict_table(verdicts, report.time_ns, width), nl=False)
     if ask and meant and not click.confirm("Remove them? What they hold is lost.", err=True):
+        click.echo("Nothing was removed.", err=True)
         return
     removals = None if dry_run else tuple(remove_orphans(report.pid, meant))
     if output == "json":

@@ -34,7 +34,8 @@ def sections(text: str) -> tuple[str, ...]:
     type=sections,
     multiple=True,
     metavar="NAME[,NAME...]",
-    help="Only these pages: overview, processes, mappings, fds, shm, cgroups, namespaces, network, runtime, host.",
+    help="Only these pages: overview, processes, mappings, fds, shm, cgroups, namespaces, network, runtime, inside, "
+    "host.",
 )
 @click.option("--all", "show_all", is_flag=True, help="All rows of each table, not only the largest.")
 @output_option()

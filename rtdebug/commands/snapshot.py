@@ -23,6 +23,9 @@ from rtdebug.commands.options import output_option, runc_root_option, target_arg
 @click.option("--force", is_flag=True, help="Replace FILE if it is there.")
 @click.option("--freeze", is_flag=True, help="Hold the container still meanwhile, by its cgroup's freezer.")
 @click.option("--with-environ", is_flag=True, help="Environment values too: mind that they hold passwords.")
+@click.option(
+    "--exec", "inside", is_flag=True, help="Start a helper in it, for what only a process inside can find out."
+)
 @output_option()
 @runc_root_option()
 def command(
@@ -31,6 +34,7 @@ def command(
     force: bool,
     freeze: bool,
     with_environ: bool,
+    inside: bool,
     output: str,
     runc_roots: tuple[Path, ...],
 ) -> None:
@@ -60,7 +64,7 @@ def command(
     container, notes = find_container(target, runc_roots)
     for note in notes:
         click.echo(f"note: {escape(note)}", err=True)
-    options = SnapshotOptions(with_environ=with_environ, freeze=freeze)
+    options = SnapshotOptions(with_environ=with_environ, freeze=freeze, inside=inside)
     with Progress("processes read") as progress:
         snapshot = take_snapshot(container, options=options, progress=progress)
     path = file or default_path(snapshot)

@@ -6,15 +6,16 @@ proc_pid_fdinfo(5), fs/d_path.c.
 
 from __future__ import annotations
 
+import os
 import re
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from itertools import islice
 from pathlib import Path
 
 from rtdebug.host.mounts import Mount, read_mountinfo
+from rtdebug.host.process import namespace_id
 from rtdebug.host.text import read_text
 
 MOST_FDS = 65536
@@ -56,25 +57,48 @@ class FdGroup:
     """Memory it takes, holes and swapped pages left out."""
 
 
-def read_fds(pid: int, proc: Path = Path("/proc")) -> tuple[int, tuple[FdGroup, ...]] | None:
+class MountTable:
+    """Mounts by their id, read once for each mount namespace."""
+
+    def __init__(self, proc: Path = Path("/proc")) -> None:
+        self._proc = proc
+        self._known: dict[int | None, dict[int, Mount]] = {}
+
+    def of(self, pid: int) -> dict[int, Mount]:
+        """The mounts that `pid` sees."""
+        namespace = namespace_id(pid, "mnt", self._proc)
+        if namespace not in self._known:
+            self._known[namespace] = {mount.mount_id: mount for mount in read_mountinfo(pid, self._proc)}
+        return self._known[namespace]
+
+
+def read_fds(
+    pid: int, mounts: MountTable, proc: Path = Path("/proc")
+) -> tuple[int, tuple[FdGroup, ...]] | None:
     """How many descriptors `pid` has open, and their groups; None if it has exited or may not be looked at."""
     try:
-        names = [link.name for link in (proc / str(pid) / "fd").iterdir()]
+        folder_fd = os.open(proc / str(pid) / "fd", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     except OSError:
         return None
-    mounts = {mount.mount_id: mount for mount in read_mountinfo(pid, proc)} if names else {}
+    try:
+        names = os.listdir(folder_fd)  # noqa: PTH208 - a descriptor
+        found = list(_each(proc / str(pid), folder_fd, names[:MOST_FDS], mounts.of(pid)))
+    except OSError:
+        return None
+    finally:
+        os.close(folder_fd)
     groups: dict[tuple[object, ...], FdGroup] = {}
-    for group in _each(proc / str(pid), islice(names, MOST_FDS), mounts):
+    for group in found:
         key = (group.kind, group.name, group.deleted, group.device_id, group.inode_id)
         known = groups.get(key)
         groups[key] = replace(known, count=known.count + 1) if known else group
     return len(names), tuple(groups.values())
 
 
-def _each(process: Path, names: Iterator[str], mounts: dict[int, Mount]) -> Iterator[FdGroup]:
+def _each(process: Path, folder_fd: int, names: Sequence[str], mounts: dict[int, Mount]) -> Iterator[FdGroup]:
     for name in names:
         try:
-            target = str((process / "fd" / name).readlink())
+            target = os.readlink(name, dir_fd=folder_fd)
         except OSError:  # closed meanwhile
             continue
         yield _group(process, name, target, mounts)

@@ -124,7 +124,8 @@ def _reopen(found: int, inode_id: int | None) -> int:
         status = os.fstat(found)
         if not stat.S_ISREG(status.st_mode) or inode_id not in (None, status.st_ino):
             raise OSError(errno.EINVAL, "not the regular file that was meant")
-        return os.open(f"/proc/self/fd/{found}", os.O_RDONLY | os.O_CLOEXEC)
+        # O_NONBLOCK: who holds a lease on the file (fcntl(2), F_SETLEASE) could make us wait for 45 s.
+        return os.open(f"/proc/self/fd/{found}", os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     finally:
         os.close(found)
 

@@ -50,7 +50,7 @@ class PageOwners:
             return frozenset()
         found = set[int]()
         with suppress(OSError):
-            for offset in _data_offsets(fd):
+            for offset in set(_data_offsets(fd)):
                 with _mapped(fd, offset) as address:
                     found.add(self._owner(address))
         return frozenset(found - {0})

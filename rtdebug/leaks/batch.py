@@ -20,6 +20,7 @@ from rtdebug.leaks.parts import Beside, Key, Part, Presence, join_parts, read_pa
 from rtdebug.leaks.rules import DEFAULT, Rules
 from rtdebug.leaks.segments import parse_segment
 from rtdebug.leaks.series import NS_PER_S, Labels, Series
+from rtdebug.leaks.site_growth import SiteGrowth, read_sites
 from rtdebug.leaks.verdict import Facts, Judged, judge, judge_series
 
 if TYPE_CHECKING:
@@ -72,6 +73,12 @@ def analyse(
     return Analysis(tuple(judged), notes)
 
 
+def sites_of(paths: Sequence[Path]) -> list[SiteGrowth]:
+    """Read the allocation sites of those paths that are stores; the fastest first."""
+    stores = [path for path in paths if path.is_dir() or parse_segment(path)]
+    return read_sites(stores) if stores else []
+
+
 def gather(
     paths: Iterable[Path], executor: Executor | None = None, progress: Progress = lambda _text: None
 ) -> tuple[list[Item], tuple[str, ...]]:
@@ -100,11 +107,13 @@ def items_of(parts: Sequence[Part]) -> list[Item]:
     starts: dict[Key, set[int]] = {}
     for key, beside in zip(processes.keys, processes.beside, strict=True):
         starts.setdefault(key[:2], set()).update(beside.starts_ns)
-    kinds_known = set(cgroups.grids["anon"].code.tolist()) if "anon" in cgroups.grids else set()
+    # all together where the parts are not known: v1 does not tell the kinds of kernel memory apart
+    detail = {"usage": "anon", "kernel": "slab"}
+    known = {kind: set(cgroups.grids[part].code.tolist()) for kind, part in detail.items() if part in cgroups.grids}
     for kind, grid in cgroups.grids.items():
         for code, buckets in split(grid):
-            if kind == "usage" and code in kinds_known:
-                continue  # its kinds say more
+            if code in known.get(kind, ()):
+                continue
             key, beside = cgroups.keys[code], cgroups.beside[code]
             items.append(Item(_labels(key, kind, beside, None), buckets, _facts(beside, _restarts(starts.get(key)))))
     for kind, grid in processes.grids.items():

@@ -48,13 +48,13 @@ def find_resets(value: Floats, smallest: float, rules: Rules) -> Resets:
     """Find falls by `rules.fall_share` of the whole range, and by at least half of `smallest`, within two buckets."""
     import numpy as np
 
-    value = without_spikes(value)
     if len(value) < 8:
         return Resets((), (), 0)
+    raw, value = value, without_spikes(value)
     lowest, highest = np.quantile(value, (0.02, 0.98))
     needed = max(rules.fall_share * float(highest - lowest), smallest / 2)
     falls = _sudden(value, needed)
-    heights = tuple(float(value[max(0, at - 2) : at].max()) for at in falls)
+    heights = tuple(float(raw[max(0, at - 4) : at].max()) for at in falls)
     return Resets(falls, heights, len(_sudden(-value, needed)))
 
 

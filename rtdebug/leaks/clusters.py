@@ -8,22 +8,28 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 from rtdebug.leaks.findings import Finding
 
 if TYPE_CHECKING:
+    import numpy as np
     import pandas as pd
+    from numpy.typing import NDArray
 
-    from rtdebug.leaks.series import Floats
+    from rtdebug.leaks.series import Floats, Ints
 
-WEIGHTS = {"executable": 0.3, "stack": 0.25, "image": 0.2, "pattern": 0.2, "shape": 0.1}
+    Flags: TypeAlias = NDArray[np.bool_]
+
+WEIGHTS = {"executable": 0.3, "stack": 0.25, "image": 0.2, "pattern": 0.4, "shape": 0.1}
 """How much it says that two findings differ in a label."""
 COURSE_WEIGHT = 0.1
 """And in the course of their floors: 1 - correlation."""
 NEAR = 0.4
 """Average distance up to which clusters are joined, 0 to 1."""
 _FAR = 10.0
+_EVERYBODYS = 0.9
+"""A label that so many of the others have too sets nothing apart."""
 _POINTS = 16
 _MOST_PROFILES = 3000
 
@@ -109,7 +115,8 @@ def _course(finding: Finding) -> Floats:
         return np.linspace(0.0, 1.0, _POINTS)
     time_s, floor = growth.envelope.time_s, growth.envelope.floor
     range_ = float(floor.max() - floor.min()) or 1.0
-    return np.interp(np.linspace(time_s[0], time_s[-1], _POINTS), time_s, (floor - floor.min()) / range_)
+    course: Floats = np.interp(np.linspace(time_s[0], time_s[-1], _POINTS), time_s, (floor - floor.min()) / range_)
+    return course
 
 
 def _distances(frame: pd.DataFrame, courses: Floats) -> Floats:
@@ -130,20 +137,21 @@ def _distances(frame: pd.DataFrame, courses: Floats) -> Floats:
     kinds, _ = frame["kind"].factorize()
     distance[kinds[:, None] != kinds[None, :]] = _FAR
     np.fill_diagonal(distance, 0.0)
-    return (distance + distance.T) / 2  # type: ignore[no-any-return]
+    both_ways: Floats = (distance + distance.T) / 2
+    return both_ways
 
 
-def _group(distances: Floats) -> Floats:
+def _group(distances: Floats) -> Ints:
     import numpy as np
     from sklearn.cluster import AgglomerativeClustering
 
     if len(distances) < 2:
-        return np.zeros(len(distances))
+        return np.zeros(len(distances), np.int64)
     model = AgglomerativeClustering(n_clusters=None, metric="precomputed", linkage="average", distance_threshold=NEAR)
     return np.asarray(model.fit_predict(distances))
 
 
-def _cluster(inside: Floats, mask: Floats, found: Sequence[Finding], frame: pd.DataFrame, courses: Floats) -> Cluster:
+def _cluster(inside: Ints, mask: Flags, found: Sequence[Finding], frame: pd.DataFrame, courses: Floats) -> Cluster:
     import numpy as np
 
     own = frame[mask]
@@ -153,7 +161,7 @@ def _cluster(inside: Floats, mask: Floats, found: Sequence[Finding], frame: pd.D
     members = sorted((found[int(i)] for i in inside), key=lambda each: -(each.judged.verdict.growth_per_hour or 0.0))
     rates = np.array([found[int(i)].judged.verdict.growth_per_hour or 0.0 for i in inside])
     scale = float(np.abs(rates).max()) or 1.0
-    points = np.column_stack([courses[inside.astype(int)], rates / scale])
+    points = np.column_stack([courses[inside], rates / scale])
     typical = found[int(inside[int(np.argmin(((points - np.median(points, axis=0)) ** 2).sum(axis=1)))])]
     return Cluster(0, tuple(members), typical, common, _apart(common, frame[~mask]))
 
@@ -163,8 +171,10 @@ def _apart(common: dict[str, str], others: pd.DataFrame) -> str:
     if not common:
         return "its members share no label"
     shares = {name: float((others[name] == value).mean()) if len(others) else 0.0 for name, value in common.items()}
-    words = []
+    words: list[str] = []
     for name in sorted(shares, key=lambda each: shares[each]):
+        if words and shares[name] > _EVERYBODYS:
+            break
         value = common[name].split("\n", 1)[0]
         where = "" if not len(others) else f" ({100 * shares[name]:.0f} % of the others)"
         words.append(f"{name} {value}{where}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import re
+import warnings
 from typing import TYPE_CHECKING
 
 from rtdebug.errors import RtdebugError, UsageProblem
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 _TIME = re.compile(r"time|date|timestamp|ts|@timestamp", re.IGNORECASE)
 _NUMBER = re.compile(r"|sample|index|n|step|unnamed: 0", re.IGNORECASE)
 _LIMIT = re.compile(r"limit", re.IGNORECASE)
+NO_TIMES = "no times in the file: dates mean nothing, only --interval counts"
 BEGIN_NS = 1_000_000_000 * NS_PER_S
 """2001-09-09: where series without times begin. Only differences matter."""
 
@@ -49,7 +51,7 @@ def parse(text: str, name: str, hints: Hints) -> list[Series]:
             labels = Labels(label or name.removesuffix(".csv"), kind_in_name(column), unit)
             limit = _last(limit_values[rows]) if limit_values is not None else None
             series = clean(labels, time_ns[rows], numbers[rows], limit=limit)
-            found.append(_with_notes(series, (*notes, *more_notes)))
+            found.append(_with_notes(series, (*notes, *more_notes, *(() if time_column else (NO_TIMES,)))))
     return found
 
 
@@ -64,9 +66,16 @@ def _frame(text: str, name: str) -> tuple[pd.DataFrame, tuple[str, ...]]:
         skipped.append(row)
 
     try:
-        frame = pd.read_csv(
-            io.StringIO(text.replace("\0", "")), sep=delimiter, dtype=str, engine="python", on_bad_lines=skip
-        )
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", pd.errors.ParserWarning)  # of rows that are longer than the header
+            frame = pd.read_csv(
+                io.StringIO(text.replace("\0", "")),
+                sep=delimiter,
+                dtype=str,
+                engine="python",
+                on_bad_lines=skip,
+                index_col=False,
+            )
     except (ValueError, pd.errors.ParserError, pd.errors.EmptyDataError) as error:
         raise RtdebugError(f"{name}: not readable as CSV: {error}") from error
     frame.columns = [str(column) for column in frame.columns]

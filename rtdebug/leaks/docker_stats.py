@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 
 from rtdebug.errors import UsageProblem
-from rtdebug.leaks.csv import BEGIN_NS
+from rtdebug.leaks.csv import BEGIN_NS, NO_TIMES
 from rtdebug.leaks.foreign import Hints
 from rtdebug.leaks.quantities import factor_of, parse_times
 from rtdebug.leaks.series import NS_PER_S, Labels, Series, clean
@@ -80,10 +81,12 @@ def _series(samples: list[_Sample], hints: Hints) -> Iterator[Series]:
     import pandas as pd
 
     frame = pd.DataFrame(samples, columns=["name", "bytes", "limit", "time", "round"])
+    notes: tuple[str, ...] = ()
     if frame["time"].notna().all():
         frame["time_ns"] = parse_times(frame["time"])
     else:
         assert hints.interval_s is not None
+        notes = (NO_TIMES,)
         frame["time_ns"] = BEGIN_NS + (frame["round"] * hints.interval_s * NS_PER_S).astype("int64")
     names = frame["name"].nunique()
     is_host = names > 1 and frame["limit"].nunique() == 1
@@ -92,4 +95,4 @@ def _series(samples: list[_Sample], hints: Hints) -> Iterator[Series]:
         series = clean(
             Labels(str(name)), rows["time_ns"].to_numpy("int64"), rows["bytes"].round().to_numpy(float), limit=limit
         )
-        yield series
+        yield replace(series, notes=notes + series.notes)

@@ -13,11 +13,14 @@ ANONYMOUS = "anonymous memory that is not freed"
 HEAP = "managed heap that never returns"
 THREADS = "threads: memory grows with their number"
 FDS = "file descriptors grow along with memory"
+AT_LIMIT = "memory that grew up to the limit"
+ALL_KINDS = "memory of unknown kind: the input has all kinds together"
 MMAP = "mmap that is not released"
 PATTERNS = {
     "shmem": "tmpfs or shared memory that nobody removes",
     "rss_shmem": "tmpfs or shared memory that nobody removes",
     "slab": "slab: dentries, inodes or other kernel objects",
+    "kernel": "kernel memory: dentries, inodes, stacks, page tables",
     "kernel_stack": "kernel stacks: threads or processes that do not end",
     "page_tables": "page tables: mappings that are not given back",
     "sock": "socket buffers: data that nobody reads",
@@ -90,6 +93,8 @@ def _finding(
 
 def _pattern(judged: Judged, site: SiteGrowth | None, counts: set[str]) -> str:
     verdict = judged.verdict
+    if verdict.shape == "at the limit":
+        return AT_LIMIT
     if verdict.labels.kind in PATTERNS:
         return PATTERNS[verdict.labels.kind]
     if "threads" in counts:
@@ -98,4 +103,6 @@ def _pattern(judged: Judged, site: SiteGrowth | None, counts: set[str]) -> str:
         return FDS
     if verdict.shape in ("staircase", "sawtooth with drift"):
         return HEAP
-    return MMAP if site is not None and site.kind == "mmap" else ANONYMOUS
+    if site is not None and site.kind == "mmap":
+        return MMAP
+    return ALL_KINDS if verdict.labels.kind == "usage" else ANONYMOUS

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -71,8 +70,3 @@ _KINDS = (
 def kind_in_name(name: str) -> str:
     """Return the kind of memory that a column or metric is about, by its name; `usage` if it names none."""
     return next((kind for kind, pattern in _KINDS if re.search(pattern, name.lower())), "usage")
-
-
-def names_apart(series: Iterable[Series]) -> list[Series]:
-    """Return the series that have at least one value or note, in their order."""
-    return [each for each in series if len(each.value) or each.notes]

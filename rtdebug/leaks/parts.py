@@ -23,6 +23,7 @@ CGROUP_KINDS: Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "file": (("file_bytes",), ("shmem_bytes",)),
     "shmem": (("shmem_bytes",), ()),
     "slab": (("slab_bytes",), ()),
+    "kernel": (("kernel_bytes",), ()),
     "kernel_stack": (("kernel_stack_bytes",), ()),
     "page_tables": (("page_tables_bytes",), ()),
     "sock": (("sock_bytes",), ()),

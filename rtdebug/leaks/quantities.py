@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 BINARY = {"": 1, "k": 2**10, "m": 2**20, "g": 2**30, "t": 2**40, "p": 2**50, "e": 2**60}
 DECIMAL = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12, "p": 10**15, "e": 10**18}
 PERCENT = "percent"
-_VALUE = r"^\s*([-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?)\s*([kKMGTPE]?i?[bB]?|%)\s*$"
+_VALUE = r"^\s*([-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?)\s*([kKMGTPE]i?[bB]?|[bB]|%|)\s*$"
 _NAME_UNIT = re.compile(r"(?:^|[^a-z])(bytes?|[kmgtp]i?b|percent|pct|%)(?:$|[^a-z])|(percent|%)", re.IGNORECASE)
 
 

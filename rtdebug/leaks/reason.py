@@ -21,7 +21,7 @@ def quantity(value: float, unit: str) -> str:
     if unit == "percent":
         return f"{value:.2g} %"
     if unit != "bytes":
-        return f"{value:.3g}"
+        return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
     size, step = float(value), 0
     while abs(size) >= 1023.5 and step < len(_IEC) - 1:
         size, step = size / 1024, step + 1
@@ -98,10 +98,11 @@ def rises_after_each(runs: int) -> str:
 def touched_limit(buckets: int, name: str) -> str:
     """At the limit for a while."""
     back = ", and starts anew since" if name == shape.RESTART else ""
-    return f"reached its limit ({buckets} points){back}: no lasting growth is seen, but an OOM kill is near or has been"
+    points = "1 point" if buckets == 1 else f"{buckets} points"
+    return f"reached its limit ({points}){back}: no lasting growth is seen, but an OOM kill is near or has been"
 
 
-def slab() -> str:
+def kernel_objects() -> str:
     """Kernel memory that may be reclaimable."""
     return "part of it the kernel can take back (dentries, inodes)"
 

@@ -50,6 +50,8 @@ class Outline:
     """Rise from the middle to the last tenth."""
     largest_step: float
     """Of the series without spikes."""
+    usual_step: float
+    """Nine of ten are smaller."""
     step_at: float
     """Where it is: 0 begin, 1 end."""
 
@@ -76,18 +78,19 @@ def outline(run: Buckets) -> Outline:
         half - early,
         late - half,
         float(steps[at]),
+        float(np.quantile(np.abs(steps), 0.9)),
         at / len(steps),
     )
 
 
-def growing_shape(run: Buckets, growth: Growth, kind: str, rules: Rules) -> str:
+def growing_shape(run: Buckets, growth: Growth, kind: str, smallest: float, rules: Rules) -> str:
     """Name the shape of a run that grows."""
     if kind in ("shmem", "rss_shmem"):
         return TMPFS
-    if _is_staircase(run, growth):
+    if _is_staircase(growth):
         return STAIRCASE
     slope = growth.trend.slope if growth.trend else 0.0
-    around = find_resets(run.mean - slope * (run.time_s - run.time_s[0]), 0.0, rules)
+    around = find_resets(run.mean - slope * (run.time_s - run.time_s[0]), 2 * smallest, rules)
     return SAWTOOTH_DRIFT if len(around) >= 3 and around.lopsided else LINEAR
 
 
@@ -101,7 +104,7 @@ def resting_shape(run: Buckets, cycle_s: float | None, smallest: float, rules: R
         return SPIKES if seen.peaks > 2 * still else FLAT
     if cycle_s:
         return DAILY if abs(cycle_s - DAY_S) < 0.2 * DAY_S else PERIODIC
-    if abs(seen.largest_step) > 0.6 * seen.range:
+    if abs(seen.largest_step) > max(0.6 * seen.range, 4 * seen.usual_step):
         return STATIC if seen.largest_step > 0 and seen.step_at < 0.35 else STEP
     if seen.early > 0.4 * seen.range and abs(seen.late) < 0.5 * seen.early:
         return WARM_UP
@@ -110,15 +113,14 @@ def resting_shape(run: Buckets, cycle_s: float | None, smallest: float, rules: R
     return CHURN
 
 
-def _is_staircase(run: Buckets, growth: Growth) -> bool:
-    """Few steps make the growth, and between them is little."""
+def _is_staircase(growth: Growth) -> bool:
+    """Few windows make the growth, and in most is little."""
     import numpy as np
 
-    low = without_spikes(run.low)
-    steps = np.diff(low)
-    if len(steps) < 16:
+    floor = growth.envelope.floor[growth.begin :]
+    if len(floor) < 12:
         return False
-    rise = float(low[-1] - low[0])
-    largest = np.sort(steps)[::-1][: max(4, len(steps) // 8)]
-    still = np.count_nonzero(np.abs(steps) < 0.5 * rise / len(steps)) / len(steps)
-    return bool(largest.sum() >= 0.8 * rise and still >= 0.6)
+    steps = np.diff(floor)
+    largest = np.sort(steps)[-(len(steps) // 4) :]
+    rise = float(floor[-1] - floor[0])
+    return bool(largest.sum() >= 0.75 * rise and np.median(np.abs(steps)) <= 0.3 * rise / len(steps))

@@ -46,6 +46,9 @@ def site_growth(sites: pd.DataFrame) -> list[SiteGrowth]:
     """Fit a line to each site; a row says what the site holds until its next row. Fastest first."""
     import numpy as np
 
+    if len(sites):
+        # of page faults it is not known what is held, and of what could not be paired not where
+        sites = sites[sites["live_bytes"].notna() & sites["stack"].notna()]
     if not len(sites):
         return []
     end_ns = int(sites["time_ns"].max())

@@ -7,8 +7,8 @@ so there are two ways to a slope and its error, and the one that says more count
   independent ones (Santer et al. 2000, doi 10.1029/1999JD901105), r corrected for the bias that a fitted line gives it.
 - A walk that drifts, as by files written at random times: its steps are the sample, and their mean is tested.
 
-A random walk without drift passes neither more often than the confidence says, where Mann-Kendall would call nearly
-every one a trend.
+A random walk without drift passes some times as often as the confidence says, which is why a verdict asks for more than
+the interval; Mann-Kendall would call most of them a trend.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ def _error_around_line(x: Floats, residual: Floats) -> tuple[float, float]:
 
     count = len(x)
     r = _autocorrelation(residual)
-    effective = _independent(count, r + (2 + 4 * r) / count)
+    effective = _independent(count, r + (2 + 8 * r) / count)  # a walk, its line taken away, has r = 1 - 10 / n
     variance = float(np.mean(residual**2)) * count / max(effective - 2, 0.5)
     return math.sqrt(variance / float(np.sum((x - x.mean()) ** 2))), effective - 2
 

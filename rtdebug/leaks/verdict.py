@@ -24,7 +24,7 @@ VERDICTS = (LEAK, SUSPECT, TOO_SHORT, NO_LEAK)
 """From what wants to be looked at first."""
 
 _RECLAIMABLE = frozenset({"file", "rss_file"})
-_PARTLY = frozenset({"slab"})
+_PARTLY = frozenset({"slab", "kernel"})
 NS_PER_S = 1_000_000_000
 
 
@@ -38,7 +38,7 @@ class Verdict:
     reason: str
     growth_per_hour: float | None = None
     interval: tuple[float, float] | None = None
-    """Of the growth, at 99 % confidence."""
+    """Of the growth, at a confidence of `Rules.level_leak`."""
     confidence: str | None = None
     """high, medium or low; None: nothing to be sure of."""
     since_ns: int | None = None
@@ -152,14 +152,14 @@ class _Judge:
             if len(resets) > self._rules.most_restarts and resets.lopsided:
                 resting = shape.SAWTOOTH
             return self._resting(resting, growth, cuts, resets)
-        name = shape.growing_shape(last, growth, self._labels.kind, self._rules)
+        name = shape.growing_shape(last, growth, self._labels.kind, self._smallest, self._rules)
         verdict, doubt = (LEAK, "") if growth.found is Found.LEAK else (SUSPECT, growth.why_not)
         if cuts and not known and self._may_be_collections(resets):
             verdict, doubt = SUSPECT, reason.same_height(len(resets))
         if self._labels.kind in _RECLAIMABLE:
             return self._resting(shape.CACHE, growth, cuts, resets)
         if self._labels.kind in _PARTLY and verdict == LEAK:
-            verdict, doubt = SUSPECT, reason.slab()
+            verdict, doubt = SUSPECT, reason.kernel_objects()
         return self._growing(verdict, name, growth, cuts, doubt)
 
     def _may_be_collections(self, resets: Resets) -> bool:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 from collections.abc import Iterator
 from concurrent.futures import Executor
 from contextlib import contextmanager
+from typing import Any
 
 from rtdebug.errors import HostUnable, RtdebugError
 
@@ -36,11 +38,11 @@ def workers(count: int | None = None, scheduler: str | None = None) -> Iterator[
 @contextmanager
 def _cluster(address: str) -> Iterator[Executor]:
     try:
-        from distributed import Client
+        distributed: Any = importlib.import_module("distributed")
     except ImportError as error:
         raise HostUnable("a Dask cluster needs dask and distributed", "pip install 'rtdebug[dask]'") from error
     try:
-        client = Client(address, timeout=_PATIENCE_S)
+        client = distributed.Client(address, timeout=_PATIENCE_S)
     except (OSError, ValueError, TimeoutError) as error:
         hint = "give what `dask scheduler` printed: tcp://HOST:8786"
         raise RtdebugError(f"no Dask scheduler answers at {address}", hint) from error

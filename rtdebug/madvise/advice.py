@@ -64,6 +64,11 @@ class Advice:
         return _NUMBERS[self.name]
 
     @property
+    def has_flag(self) -> bool:
+        """Whether VmFlags shows it."""
+        return self.sets_flag is not None or self.clears_flag is not None or self.name == "MADV_NORMAL"
+
+    @property
     def short_name(self) -> str:
         """Without MADV_."""
         return self.name.removeprefix(PREFIX)
@@ -166,17 +171,17 @@ _TABLE = (
         undo="MADV_WIPEONFORK",
         clears_flag="wf",
     ),
-    Advice("MADV_COLD", "5.4", "reclaimed before other memory", _ALL, Way.PROCESS_MADVISE),
+    Advice("MADV_COLD", "5.4", "has it reclaimed before other memory", _ALL, Way.PROCESS_MADVISE),
     Advice(
         "MADV_PAGEOUT",
         "5.4",
-        "reclaimed now: to swap, or dropped if the disk has it",
+        "has it reclaimed now: to swap, or dropped if the disk has it",
         _ALL,
         Way.PROCESS_MADVISE,
         undo="MADV_WILLNEED",
     ),
-    Advice("MADV_POPULATE_READ", "5.14", "faults the pages in, as reading would", _ALL, Way.INJECT),
-    Advice("MADV_POPULATE_WRITE", "5.14", "faults the pages in, as writing would", _ALL, Way.INJECT),
+    Advice("MADV_POPULATE_READ", "5.14", "faults the pages in, as reading would", _ALL),
+    Advice("MADV_POPULATE_WRITE", "5.14", "faults the pages in, as writing would", _ALL),
     Advice("MADV_DONTNEED_LOCKED", "5.18", "DONTNEED, also on locked memory", _ALL, Way.INJECT, destroys=True),
     Advice("MADV_COLLAPSE", "6.1", "makes huge pages of what is there, now", _ALL, Way.PROCESS_MADVISE),
     Advice("MADV_HWPOISON", "2.6.32", "pretends that the memory is broken", _ALL, destroys=True),

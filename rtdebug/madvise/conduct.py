@@ -16,6 +16,7 @@ from rtdebug.host.cgroup import MemoryHierarchy, nearest_memory_cgroup
 from rtdebug.host.process import is_running
 from rtdebug.madvise import syscalls
 from rtdebug.madvise.experiment import patterns, prepare
+from rtdebug.madvise.guard import watch
 from rtdebug.madvise.hindrance import Settings, read_settings
 from rtdebug.madvise.place import Door, Experimenter, find_door, send_inside
 from rtdebug.madvise.plan import Plan, sized
@@ -64,7 +65,10 @@ def conduct(plan: Plan, container: Container, hierarchy: MemoryHierarchy, progre
     door = find_door(container, hierarchy)
     settings = read_settings(door.pid, door.privileges.thp_disabled)
     plan = sized(plan, room_bytes(hierarchy, cgroup))
-    watch = Watch(hierarchy, cgroup, door.pid)
+    container_process = watch(door.pid)
+    if container_process is None:
+        raise NotRunning(f"container {container.name or container.id!r} has just exited", "start it again")
+    guard = Watch(hierarchy, cgroup, container_process)
     alignment = (settings.thp.pmd_size_bytes if settings.thp else None) or _HUGE_PAGE_BYTES
     syscalls.libc()
     body = partial(prepare, plan, patterns(plan), alignment)
@@ -72,7 +76,7 @@ def conduct(plan: Plan, container: Container, hierarchy: MemoryHierarchy, progre
     gc.collect()
     gc.freeze()
     try:
-        hearing = _Hearing(plan, send_inside(door, hierarchy, cgroup, body), watch, progress)
+        hearing = _Hearing(plan, send_inside(door, hierarchy, cgroup, body), guard, progress)
         hearing.listen()
     finally:
         gc.unfreeze()

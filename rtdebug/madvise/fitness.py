@@ -24,6 +24,11 @@ def parse_status(text: str) -> dict[str, str]:
     return {key: value.strip() for key, _, value in (line.partition(":") for line in text.split("\n"))}
 
 
+def thp_disabled(pid: int, proc: Path = Path("/proc")) -> bool:
+    """Whether it has prctl(PR_SET_THP_DISABLE), which takes huge pages from it; False where the kernel does not say."""
+    return parse_status(read_text(proc / str(pid) / "status") or "").get("THP_enabled") == "0"
+
+
 def check_process(pid: int, proc: Path = Path("/proc")) -> None:
     """Refuse a process that is none, is another's, or is such that it might not survive.
 

@@ -11,11 +11,13 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
+from rtdebug.errors import HostUnable
 from rtdebug.host.cgroup import MemoryHierarchy, find_memory_hierarchy, memory_cgroup_of, nearest_memory_cgroup
 from rtdebug.host.memcg import effective_limit, read_memory
 from rtdebug.host.process import read_stat
 
 _NS_PER_US = 1000
+_PERIOD_NS = 2_000_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,22 +92,54 @@ def watch(pid: int, proc: Path = Path("/proc")) -> Watched | None:
     return Watched(pid, stat.start_ticks, memory_cgroup_of(pid, proc, hierarchy), hierarchy, proc)
 
 
-def stop_reason(before: GuardReading, now: GuardReading, limits: GuardLimits | None = None) -> str | None:
-    """Why to stop, in words for people; None to go on.
+def guard_process(pid: int, proc: Path = Path("/proc")) -> Guard | None:
+    """A guard for the cgroup of `pid`; None where there is nothing to watch: no memory controller, or it has exited."""
+    try:
+        watched = watch(pid, proc)
+    except HostUnable:
+        return None
+    return Guard(watched) if watched else None
 
-    A container that was that near its limit before is not stopped for it, unless it came nearer: then nothing could
-    ever be done for it.
+
+class Guard:
+    """Watches one cgroup from its construction on."""
+
+    def __init__(self, watched: Watched, limits: GuardLimits | None = None) -> None:
+        self._watched = watched
+        self._limits = limits or GuardLimits()
+        self._first = self._last = watched.read()
+
+    def check(self) -> str | None:
+        """Why to stop now, in words for people; None to go on. To be asked several times a second."""
+        now = self._watched.read()
+        reason = too_near(self._first, now, self._limits) or too_strained(self._last, now, self._limits)
+        if now.time_ns - self._last.time_ns >= _PERIOD_NS:
+            self._last = now
+        return reason
+
+
+def too_near(first: GuardReading, now: GuardReading, limits: GuardLimits) -> str | None:
+    """Whether the cgroup has come too near to its limit since the first reading, or its process has ended.
+
+    A container that was that near before is not stopped for it, unless it comes nearer still: else nothing could ever
+    be done for it.
     """
-    limits = limits or GuardLimits()
     if not now.is_running:
         return "the process has ended"
-    if _is_near(now, limits) and (not _is_near(before, limits) or _came_nearer(before, now)):
+    if _is_near(now, limits) and (not _is_near(first, limits) or _came_nearer(first, now)):
         return f"the container came within {limits.headroom_share:.0%} of its memory limit"
-    share = _stall_share(before, now)
-    if share is not None:
-        return f"its tasks wait for memory {share:.0%} of the time" if share > limits.stall_share else None
-    if before.limit_hits is not None and now.limit_hits is not None:
-        hits = now.limit_hits - before.limit_hits
+    return None
+
+
+def too_strained(last: GuardReading, now: GuardReading, limits: GuardLimits) -> str | None:
+    """Whether its tasks wait for memory too much of the time between two readings; without PSI, whether the limit was
+    hit too often.
+    """
+    share = _stall_share(last, now)
+    if share is not None and share > limits.stall_share:
+        return f"its tasks wait for memory {share:.0%} of the time"
+    if share is None and last.limit_hits is not None and now.limit_hits is not None:
+        hits = now.limit_hits - last.limit_hits
         if hits > limits.limit_hits:
             return f"it hit its memory limit {hits:,} times"
     return None
@@ -116,15 +150,16 @@ def _is_near(reading: GuardReading, limits: GuardLimits) -> bool:
     return headroom is not None and headroom < (reading.limit_bytes or 0) * limits.headroom_share
 
 
-def _came_nearer(before: GuardReading, now: GuardReading) -> bool:
+def _came_nearer(first: GuardReading, now: GuardReading) -> bool:
     """By more than a hundredth of the limit: counters of cgroups jitter."""
-    if before.headroom_bytes is None or now.headroom_bytes is None:
+    if first.headroom_bytes is None or now.headroom_bytes is None:
         return False
-    return before.headroom_bytes - now.headroom_bytes > (now.limit_bytes or 0) / 100
+    return first.headroom_bytes - now.headroom_bytes > (now.limit_bytes or 0) / 100
 
 
-def _stall_share(before: GuardReading, now: GuardReading) -> float | None:
-    elapsed = now.time_ns - before.time_ns
-    if before.stalled_ns is None or now.stalled_ns is None or elapsed <= 0:
+def _stall_share(last: GuardReading, now: GuardReading) -> float | None:
+    """None also for a time that is too short: the kernel brings its total up to date every 2 s."""
+    elapsed = now.time_ns - last.time_ns
+    if last.stalled_ns is None or now.stalled_ns is None or elapsed < _PERIOD_NS:
         return None
-    return (now.stalled_ns - before.stalled_ns) / elapsed
+    return (now.stalled_ns - last.stalled_ns) / elapsed

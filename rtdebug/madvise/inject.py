@@ -23,27 +23,37 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-import struct
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from rtdebug.errors import HostUnable, TargetError
+from rtdebug.errors import HostUnable, RtdebugError, TargetError
 from rtdebug.host.child import Child
-from rtdebug.host.maps import Mapping, read_maps
+from rtdebug.host.maps import read_maps
 from rtdebug.host.process import read_stat
 from rtdebug.host.text import parse_int, read_text
-from rtdebug.madvise.arch import Architecture, Gadgets, ThreadState, architecture
+from rtdebug.madvise.advice import ADVICE
+from rtdebug.madvise.arch import Architecture, Loan, ThreadState, architecture
 from rtdebug.madvise.fitness import CannotInject, check_process, stacks
 from rtdebug.madvise.gadgets import find_gadgets
-from rtdebug.madvise.seccomp import SystemCall, objection
+from rtdebug.madvise.stopped import (
+    Process,
+    Unfit,
+    UnfitNow,
+    check_code,
+    check_seccomp,
+    check_stack,
+    check_thread,
+)
+from rtdebug.madvise.syscalls import PR_SET_PDEATHSIG, prctl
 from rtdebug.madvise.tracee import Stop, Tracee, prepare
 
 _STOP_TIMEOUT_S = 0.5
 _CALL_TIMEOUT_S = 60.0
 _MOST_THREADS = 64
 _TRIES = 5
+_WALL = 0x40000000
 _ALL_SIGNALS = 2**64 - 1
 _IGNORED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGPIPE, signal.SIGTSTP)
 
@@ -58,26 +68,6 @@ class Injected:
     """The thread that was borrowed."""
     stopped_ns: int
     """How long that thread stood still."""
-
-
-@dataclass(frozen=True, slots=True)
-class Process:
-    """What must be known of a process before a thread of it is stopped."""
-
-    pid: int
-    start_ticks: int
-    machine: Architecture
-    gadgets: Gadgets
-    stacks: tuple[Mapping, ...]
-    proc: Path
-
-
-class _Unfit(Exception):
-    """This thread will not do; the text says why."""
-
-
-class _UnfitNow(_Unfit):
-    """Not where it is now; it is not touched yet, and in a moment it will be elsewhere."""
 
 
 def call_madvise(pid: int, arguments: tuple[int, int, int], proc: Path = Path("/proc")) -> Injected:
@@ -114,7 +104,34 @@ def _alone(process: Process, arguments: tuple[int, int, int]) -> Injected:
     for number in _IGNORED:
         signal.signal(number, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGCHLD})
+    with contextlib.suppress(OSError):  # while we wait for a processor, a thread of somebody else's stands still
+        os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(1))
+    _rehearse()
     return inject(process, arguments)
+
+
+def _rehearse() -> None:
+    """Do it first to a process of our own: where this host forbids a step of it, that is found out here; and the other
+    thread stands still for less time, since all is loaded and mapped. Raises HostUnable.
+    """
+    pid = os.fork()
+    if pid == 0:
+        prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+        while True:
+            signal.pause()
+    try:
+        process = examine(pid)
+        result = inject(process, (0, 0, ADVICE["MADV_NORMAL"].number)).result
+    except RtdebugError as error:
+        raise HostUnable(f"this host does not let rtdebug borrow a thread: {error.message}", error.hint) from None
+    finally:
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, _WALL)
+    if result != 0:
+        raise HostUnable(
+            f"this host does not let rtdebug borrow a thread: a call with no effect failed with {-result}",
+            "COLD, PAGEOUT, WILLNEED and COLLAPSE work without it",
+        )
 
 
 def inject(process: Process, arguments: tuple[int, int, int]) -> Injected:
@@ -123,7 +140,7 @@ def inject(process: Process, arguments: tuple[int, int, int]) -> Injected:
     for tid in threads_by_fitness(process.pid, process.machine, process.proc):
         try:
             return _borrow(process, tid, arguments)
-        except _Unfit as unfit:
+        except Unfit as unfit:
             reasons.append(f"thread {tid}: {unfit}")
     if not reasons:
         raise _gone(process.pid)
@@ -163,13 +180,13 @@ def _tids(pid: int, proc: Path) -> Iterator[int]:
 def _borrow(process: Process, tid: int, arguments: tuple[int, int, int]) -> Injected:
     for attempt in range(_TRIES):
         tracee = _seized(process, tid)
-        started = time.perf_counter_ns()
         try:
             _await_stop(tracee, process)
+            started = time.perf_counter_ns()
             result = _call(tracee, process, arguments)
-        except _Unfit as unfit:
+        except Unfit as unfit:
             _let_go(tracee)
-            if attempt + 1 == _TRIES or not isinstance(unfit, _UnfitNow):
+            if attempt + 1 == _TRIES or not isinstance(unfit, UnfitNow):
                 raise
             time.sleep(0.001 * attempt)
         except ProcessLookupError:
@@ -183,7 +200,7 @@ def _seized(process: Process, tid: int) -> Tracee:
     try:
         tracee = Tracee(tid)
     except ProcessLookupError:
-        raise _Unfit("it has ended") from None
+        raise Unfit("it has ended") from None
     except PermissionError:
         check_process(process.pid, process.proc)  # traced meanwhile?
         raise _forbidden(process.pid) from None
@@ -205,9 +222,9 @@ def _await_stop(tracee: Tracee, process: Process) -> None:
     while True:
         stop = tracee.wait(_STOP_TIMEOUT_S)
         if stop is None:
-            raise _Unfit("it did not stop (is it in uninterruptible sleep, or its container paused?)")
+            raise Unfit("it did not stop (is it in uninterruptible sleep, or its container paused?)")
         if stop.has_ended:
-            raise _Unfit("it has ended")
+            raise Unfit("it has ended")
         if stop.is_group_stop:
             tracee.detach()
             raise CannotInject(f"process {process.pid} is stopped", f"let it run first: kill -CONT {process.pid}")
@@ -224,15 +241,14 @@ def _call(tracee: Tracee, process: Process, arguments: tuple[int, int, int]) -> 
         raise CannotInject(
             f"process {process.pid} is a 32-bit process", "COLD, PAGEOUT, WILLNEED and COLLAPSE work on it too"
         )
-    _check_stack(process, process.machine.stack_pointer(registers))
+    check_stack(process, process.machine.stack_pointer(registers))
     state = ThreadState(registers, tracee.regset(process.machine.FPU_REGSET), tracee.signal_mask())
     loan = process.machine.lend(state, process.gadgets, arguments)
     with (process.proc / str(process.pid) / "mem").open("r+b", buffering=0) as memory:
-        _check_code(process, memory.fileno())
-        _check_thread(tracee, process, memory.fileno(), registers)
-        _check_seccomp(tracee, process, arguments)
-        if os.pwrite(memory.fileno(), loan.frame, loan.address) != len(loan.frame):
-            raise _Unfit("its stack cannot be written")
+        check_code(process, memory.fileno())
+        check_thread(tracee, process, memory.fileno(), registers)
+        check_seccomp(tracee, process, arguments)
+        _write(memory.fileno(), loan)
     tracee.set_registers(loan.registers)
     tracee.set_signal_mask(_ALL_SIGNALS)
     result = _through_the_call(tracee, process)
@@ -240,6 +256,15 @@ def _call(tracee: Tracee, process: Process, arguments: tuple[int, int, int]) -> 
     tracee.set_registers(registers)
     tracee.detach()
     return result
+
+
+def _write(memory_fd: int, loan: Loan) -> None:
+    try:
+        written = os.pwrite(memory_fd, loan.frame, loan.address)
+    except OSError:
+        written = 0
+    if written != len(loan.frame):
+        raise Unfit("its stack cannot be written to")
 
 
 def _through_the_call(tracee: Tracee, process: Process) -> int:
@@ -267,50 +292,6 @@ def _next_stop(tracee: Tracee, process: Process) -> Stop:
     if stop.has_ended:
         raise _gone(process.pid)
     return stop
-
-
-def _check_stack(process: Process, stack_pointer: int) -> None:
-    lowest = stack_pointer - process.machine.FRAME_MOST_BYTES
-    if not any(stack.start <= lowest and stack_pointer <= stack.end for stack in process.stacks):
-        raise _UnfitNow("it runs on a stack that may be a part of something else (a coroutine's), or is nearly full")
-
-
-def _check_code(process: Process, memory_fd: int) -> None:
-    for name, pattern in process.machine.PATTERNS.items():
-        if os.pread(memory_fd, len(pattern), process.gadgets[name]) != pattern:
-            raise _Unfit("the program was replaced (execve) meanwhile")
-
-
-def _check_thread(tracee: Tracee, process: Process, memory_fd: int, registers: bytes) -> None:
-    """In a restartable sequence it must be let go and stopped elsewhere: it counts on not being interrupted."""
-    if tracee.dispatches_syscalls():
-        raise _Unfit("its system calls are dispatched to itself (PR_SET_SYSCALL_USER_DISPATCH)")
-    rseq = tracee.rseq()
-    section = rseq and struct.unpack("<Q", os.pread(memory_fd, 8, rseq.section_address))[0]
-    if section:
-        _, start, length = struct.unpack("<3Q", os.pread(memory_fd, 24, section))  # struct rseq_cs
-        if 0 <= process.machine.instruction_pointer(registers) - start < length:
-            raise _UnfitNow("it is in a restartable sequence")
-
-
-def _check_seccomp(tracee: Tracee, process: Process, arguments: tuple[int, int, int]) -> None:
-    status = read_text(process.proc / f"{process.pid}/task/{tracee.tid}/status") or ""
-    if "\nSeccomp:\t2" not in status:
-        return
-    try:
-        filters = tracee.seccomp_filters()
-    except OSError as error:
-        _let_go(tracee)
-        raise HostUnable(
-            f"process {process.pid} has a seccomp filter that cannot be read: {error.strerror}",
-            "so it is not known what it does to madvise; reading it needs CAP_SYS_ADMIN, no seccomp filter on rtdebug\n"
-            "itself, and a kernel with CONFIG_CHECKPOINT_RESTORE",
-        ) from None
-    machine = process.machine
-    for name, number, values in (("madvise", machine.MADVISE, arguments), ("rt_sigreturn", machine.RT_SIGRETURN, ())):
-        call = SystemCall(number, machine.AUDIT_ARCH, min(process.gadgets.values()), values)
-        if verdict := objection(filters, call):
-            raise _Unfit(f"its seccomp filter {verdict} when it calls {name}")
 
 
 def _gone(pid: int) -> TargetError:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 import resource
-import struct
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -17,6 +16,7 @@ from rtdebug.host.maps import MemoryUse, parse_smaps
 from rtdebug.host.memcg import parse_pressure
 from rtdebug.host.text import parse_int, parse_keyed
 from rtdebug.madvise.area import Area
+from rtdebug.madvise.dtlb import DtlbCounter
 
 VMSTAT_KEYS = (
     *("thp_fault_alloc", "thp_fault_fallback", "thp_collapse_alloc", "thp_collapse_alloc_failed"),
@@ -24,11 +24,6 @@ VMSTAT_KEYS = (
 )
 """Counters of the whole host: what others do at the same time is in them."""
 
-_PERF_EVENT_OPEN = {"x86_64": 298, "aarch64": 241}
-_DTLB_READ_MISSES = 3 | 0 << 8 | 1 << 16
-"""PERF_COUNT_HW_CACHE_DTLB, _OP_READ, _RESULT_MISS of include/uapi/linux/perf_event.h."""
-_PERF_TYPE_HW_CACHE = 3
-_EXCLUDE_KERNEL_AND_HYPERVISOR = 1 << 5 | 1 << 6
 _SETTLING_S = 0.02
 _NEARLY_ALL = 0.95
 _JITTER_BYTES = 1 << 19
@@ -75,7 +70,7 @@ class Meter:
         self._pressure = _open(cgroup / "memory.pressure", proc / "pressure/memory")
         self._vmstat = _open(proc / "vmstat")
         self._sizes = _open_sizes(sys)
-        self._dtlb = _open_dtlb()
+        self._dtlb = DtlbCounter()
 
     def read(self, area: Area) -> Reading:
         """Look at everything."""
@@ -100,13 +95,13 @@ class Meter:
 
     def timed(self, action: Callable[[], object]) -> Step:
         """Do it, with a clock and counters around it and nothing else."""
-        dtlb = self._dtlb_misses()
+        dtlb = self._dtlb.read()
         before = resource.getrusage(resource.RUSAGE_SELF)
         began = time.perf_counter_ns()
         action()
         ended = time.perf_counter_ns()
         after = resource.getrusage(resource.RUSAGE_SELF)
-        dtlb_after = self._dtlb_misses()
+        dtlb_after = self._dtlb.read()
         return Step(
             time_ns=ended - began,
             cpu_ns=round((after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime) * 1e9),
@@ -133,12 +128,6 @@ class Meter:
             return returned, None
         first = next(moment for moment, back in seen if back >= _NEARLY_ALL * returned)
         return returned, first - began_ns
-
-    def _dtlb_misses(self) -> int | None:
-        if self._dtlb is None:
-            return None
-        raw = os.read(self._dtlb, 8)
-        return int(struct.unpack("=Q", raw)[0]) if len(raw) == 8 else None
 
 
 def cut_area(smaps: str, area: Area) -> str:
@@ -189,23 +178,6 @@ def _open_sizes(sys: Path) -> dict[str, int]:
         for path in sorted(folder.glob("hugepages-*kB"))
     }
     return {name: fd for name, fd in found.items() if fd is not None}
-
-
-def _open_dtlb() -> int | None:
-    """A counter of this process's own loads that miss the dTLB, perf_event_open(2); None where there is none."""
-    from rtdebug.madvise import syscalls
-
-    number = _PERF_EVENT_OPEN.get(os.uname().machine)
-    if number is None:
-        return None
-    ffi, _ = syscalls.libc()
-    attribute = struct.pack(
-        "=IIQQQQQ", _PERF_TYPE_HW_CACHE, 64, _DTLB_READ_MISSES, 0, 0, 0, _EXCLUDE_KERNEL_AND_HYPERVISOR
-    ).ljust(64, b"\0")
-    try:
-        return syscalls.syscall(number, ffi.from_buffer("char[]", attribute), 0, -1, -1, 8)
-    except OSError:
-        return None
 
 
 def _text(fd: int | None) -> str:

@@ -52,7 +52,7 @@ def _recommend(answer: CaseAnswer, settings: Settings) -> Iterator[Recommendatio
     if giving:
         yield _give_back(answer, min(giving, key=lambda row: row.median("return_ns") or 0))
     if not faster and not giving:
-        yield _nothing(answer, rows, settings)
+        yield _nothing(answer, rows)
 
 
 def _speed(answer: CaseAnswer, row: Row, settings: Settings) -> Recommendation:
@@ -83,17 +83,31 @@ def _give_back(answer: CaseAnswer, row: Row) -> Recommendation:
     return _recommendation(answer.case, row.advice, "give back", text, conditions)
 
 
-def _nothing(answer: CaseAnswer, rows: Sequence[Row], settings: Settings) -> Recommendation:
-    tried = ", ".join(row.advice for row in rows)
+def _nothing(answer: CaseAnswer, rows: Sequence[Row]) -> Recommendation:
+    subject = _subject(answer.case)
     if not rows:
-        text = f"{_subject(answer.case)}: none of the advice could act here, so nothing is known of it"
+        text = f"{subject}: none of the advice could act here, so nothing is known of it"
     elif any(_verdict(row, "total_ns") == "too few runs" for row in rows):
-        text = f"{_subject(answer.case)}: too few runs to tell; give --runs 15"
+        text = f"{subject}: too few runs to tell; give --runs 15"
     else:
-        parts = "; ".join(part for row in rows for part in _parts(row))
-        text = f"{_subject(answer.case)}: leave it as it is; with {tried}, no difference in all was found"
-        text += f" ({parts})" if parts else ""
-    return _recommendation(answer.case, None, "speed", text, _conditions(answer.case, settings))
+        text = f"{subject}: leave it as it is; {'; '.join(_unhelpful(rows))}"
+    return _recommendation(answer.case, None, "speed", text, (_size(answer.case),))
+
+
+def _unhelpful(rows: Sequence[Row]) -> Iterator[str]:
+    """`COLLAPSE costs more CPU time (+40%)`, `FREE, COLD: no difference`."""
+    same = [row.advice for row in rows if not _costs_more(row)]
+    yield from (f"{row.advice} costs more {cost}" for row in rows if (cost := _costs_more(row)))
+    if same:
+        yield f"{', '.join(same)}: no difference in all"
+
+
+def _costs_more(row: Row) -> str | None:
+    for measure, name in (("total_ns", "time"), ("cpu_ns", "CPU time")):
+        finding = row.measures.get(measure)
+        if finding and finding.verdict == "more" and finding.effect and finding.effect.change is not None:
+            return f"{name} ({finding.effect.change:+.0%})"
+    return None
 
 
 def _recommendation(
@@ -126,14 +140,6 @@ def _costs(answer: CaseAnswer, row: Row) -> Iterator[str]:
         yield f"it takes {used.effect.change:.0%} more memory"
     if row.advice == "HUGEPAGE":
         yield "memory that is touched only in parts is filled up to whole huge pages"
-
-
-def _parts(row: Row) -> Iterator[str]:
-    """What changed, though all together did not."""
-    for measure, name in (("populate_ns", "first touch"), ("access_ns", "access")):
-        finding = row.measures.get(measure)
-        if finding and finding.is_difference and finding.effect and finding.effect.change is not None:
-            yield f"{row.advice}: {name} {finding.effect.change:+.0%}"
 
 
 def _saves(row: Row) -> bool:

@@ -1,13 +1,9 @@
-"""How much memory an experiment may take, and when it has to stop: it must never be what hurts the container.
-
-Sources: Documentation/accounting/psi.rst, Documentation/admin-guide/cgroup-v2.rst (memory.events).
-"""
+"""How much memory an experiment may take, and when it has to stop: it must never be what hurts the container."""
 
 from __future__ import annotations
 
-import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,15 +11,15 @@ from rtdebug.errors import HostUnable
 from rtdebug.host.cgroup import MemoryHierarchy, ancestors
 from rtdebug.host.memcg import MemoryState, read_memory
 from rtdebug.host.meminfo import available_bytes, read_meminfo
-from rtdebug.host.process import is_running
+from rtdebug.madvise.guard import GuardLimits, Watched, too_strained
 
 MARGIN = 0.1
 """Of every limit this much stays free."""
 OWN_BYTES = 16 << 20
 """What the experiment process itself may come to, beside the memory it measures (about 4 MiB were seen)."""
-MOST_STALLED = 0.2
-"""Of the last seconds, the share in which some task of the cgroup waited for memory."""
-WINDOW_S = 2.0
+WINDOW_NS = 2_000_000_000
+_LIMITS = GuardLimits(stall_share=0.2, limit_hits=0)
+"""For the last seconds. Headroom is looked at here, for each limit on the way up."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,61 +63,23 @@ def room_bytes(hierarchy: MemoryHierarchy, cgroup: str, proc: Path = Path("/proc
 
 
 class Watch:
-    """Looks whether an experiment may go on."""
+    """Looks whether an experiment may go on: guard.py over the last seconds, and every limit above the container's."""
 
-    def __init__(
-        self,
-        hierarchy: MemoryHierarchy,
-        cgroup: str,
-        container_pid: int,
-        proc: Path = Path("/proc"),
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
+    def __init__(self, hierarchy: MemoryHierarchy, cgroup: str, container: Watched) -> None:
         self._hierarchy = hierarchy
         self._cgroup = cgroup
-        self._container_pid = container_pid
-        self._proc = proc
-        self._clock = clock
-        self._stalls: deque[tuple[float, int]] = deque()
-        self._hits = self._times_at_limit()
+        self._container = container
+        self._readings = deque([container.read()])
 
     def complaint(self) -> str | None:
         """Why the experiment has to stop now; None: it may go on."""
-        if not is_running(self._container_pid, self._proc):
+        now = self._container.read()
+        self._readings.append(now)
+        while now.time_ns - self._readings[1].time_ns > WINDOW_NS:
+            self._readings.popleft()
+        if not now.is_running:
             return "the container ended"
         for level in levels(self._hierarchy, self._cgroup):
             if level.room_bytes < 0:
                 return f"cgroup {level.cgroup} came within {MARGIN:.0%} of its limit"
-        hits = self._times_at_limit()
-        for name, count in hits.items():
-            if count > self._hits.get(name, 0):
-                return f"cgroup {name} hit its limit"
-        return self._stalled()
-
-    def _times_at_limit(self) -> dict[str, int]:
-        """How often each level was at its limit or throttled; the kernel reclaimed there then."""
-        found = levels(self._hierarchy, self._cgroup)
-        return {level.cgroup: _hits(level.state) for level in found}
-
-    def _stalled(self) -> str | None:
-        try:
-            state = read_memory(self._hierarchy.path(self._cgroup))
-        except HostUnable:
-            return None
-        stall = state.pressure.some if state and state.pressure else None
-        if stall is None:
-            return None
-        now = self._clock()
-        self._stalls.append((now, stall.total_us))
-        while now - self._stalls[0][0] > WINDOW_S:
-            self._stalls.popleft()
-        share = (stall.total_us - self._stalls[0][1]) / (WINDOW_S * 1e6)
-        if share > MOST_STALLED:
-            return f"its processes waited for memory {share:.0%} of the last {WINDOW_S:.0f} s"
-        return None
-
-
-def _hits(state: MemoryState) -> int:
-    if state.failcnt is not None:
-        return state.failcnt
-    return sum(state.events.get(key, 0) for key in ("high", "max", "oom"))
+        return too_strained(self._readings[0], now, _LIMITS)

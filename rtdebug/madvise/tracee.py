@@ -5,6 +5,7 @@ Stops are waited for with a deadline: a thread in uninterruptible sleep (state D
 
 from __future__ import annotations
 
+import contextlib
 import os
 import platform
 import signal
@@ -24,7 +25,7 @@ _O_TRACESYSGOOD = 1
 _WALL = 0x40000000
 _EVENT_STOP = 128
 _NT_PRSTATUS = 1
-_MOST_REGSET_BYTES = 1 << 16
+_MOST_REGSET_BYTES = 1 << 14  # with AMX it is 11 KiB
 _MOST_INSTRUCTIONS = 4096
 _SIGMASK_BYTES = 8
 _RSEQ_CS_OFFSET = 8  # in struct rseq
@@ -158,8 +159,9 @@ class Tracee:
 
 
 def prepare() -> None:
-    """Load what is needed now, so that it takes no time while a thread waits."""
-    libc()
+    """Load what is needed now, and try it on a thread that is none, so that it takes no time while one waits."""
+    with contextlib.suppress(OSError):
+        _ptrace_regset(_GETREGSET, 0, _NT_PRSTATUS, bytearray(8))
 
 
 def _ptrace(request: int, tid: int, address: int = 0, data: int = 0) -> int:

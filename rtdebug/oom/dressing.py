@@ -10,7 +10,6 @@ import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from decimal import Decimal
 from typing import Any
 
 ELLIPSES = ("...", "…")
@@ -35,6 +34,10 @@ _UPTIME = re.compile(r"\s*(?:\[\s*)?(?P<seconds>\d+\.\d{6})(?: *< *[\d.]+>)?\] ?
 _BRACKETED_DATE = re.compile(r"\s*\[(?P<date>[^\[\]]{0,40}\d{1,2}:\d{2}[^\[\]]{0,40}| *\+ *\d+\.\d+)\]:? ?")
 _CALLER = re.compile(r" ?\[ *(?P<caller>[TC]\d+)\] ?")
 _KERNEL_TAG = re.compile(r"(?:(?P<host>[\w.:@/-]*\w) )?kernel: ?")
+_KERN_LOG = re.compile(  # the commonest of all in large files, in one step
+    r"(?P<date>[A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d) (?P<host>[\w.:@/-]*\w) kernel: "
+    r"\[ *(?P<seconds>\d+)\.(?P<us>\d{6})\] (?! *\[)"
+)
 _WRAPPER = re.compile(  # CRI's log files, klog, `kubectl describe node` and `kubectl get events`
     rf"(?P<date>\d{{4}}-\d\d-\d\dT{_CLOCK}(?:Z|[+-]\d\d:\d\d)) (?:stdout|stderr) [FP] "
     rf"|[IWEF]\d{{4}} {_CLOCK} +\d+ [\w.-]+:\d+\] "
@@ -74,9 +77,12 @@ class LogLine:
 
 def strip_dressing(line: str) -> LogLine:
     """Take the usual dressings off one line: dmesg (any time format, any language), syslog, journal."""
+    if match := _KERN_LOG.match(line):
+        date, host, seconds, us = match.groups()
+        return LogLine(line[match.end() :].rstrip("\r\n"), int(seconds + us) * 1000, date, "kernel", None, host)
     if line.startswith("{"):
         return _json(line)
-    if match := _WRAPPER.match(line):
+    if (line[0:1] in "IWEF" or " std" in line or "OOMKilling" in line) and (match := _WRAPPER.match(line)):
         inner = strip_dressing(line[match.end() :])
         return replace(inner, time_text=inner.time_text or match["date"] or "", source=inner.source or "kernel")
     rest = _PRIORITY.sub("", line.rstrip("\r\n"), count=1) if line.startswith("<") else line.rstrip("\r\n")
@@ -96,7 +102,7 @@ def strip_dressing(line: str) -> LogLine:
     elif match := _PROGRAM.match(rest):
         source, rest = match["tag"], rest[match.end() :]
     if source in (None, "kernel") and (match := _UPTIME.match(rest)):
-        time_ns = int(Decimal(match["seconds"]) * 1_000_000_000)
+        time_ns = int(match["seconds"].replace(".", "")) * 1000
         time_text, rest = time_text or match["seconds"], rest[match.end() :]
     if time_text is not None and source in (None, "kernel"):
         if match := _CALLER.match(rest):
@@ -175,6 +181,9 @@ def _unfold(lines: Iterable[str]) -> Iterator[str]:
     for raw in lines:
         text = raw.rstrip("\r\n")
         if text.startswith("{"):
+            yield text
+            continue
+        if "#012" not in text and "\\n" not in text:
             yield text
             continue
         first, *more = _NEWLINE.split(text)

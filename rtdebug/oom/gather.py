@@ -10,7 +10,15 @@ from rtdebug.containers.owners import OwnerOf
 from rtdebug.oom.episode import OomEpisode, make_episode
 from rtdebug.oom.record import OomRecord
 from rtdebug.oom.select import Selection
-from rtdebug.oom.sources import read_file, read_journal, read_ring_buffer, read_stream
+from rtdebug.oom.sources import (
+    Progress,
+    read_file,
+    read_journal,
+    read_ring_buffer,
+    read_stream,
+    read_userspace_kills,
+)
+from rtdebug.oom.userspace import UserspaceKill
 from rtdebug.tracing.clock import clock_offset_ns
 
 STANDARD_INPUT = Path("-")
@@ -35,15 +43,19 @@ class Places:
         return "the journal" if self.journal else "this host's ring buffer"
 
 
-def gather(places: Places, selection: Selection, owner: OwnerOf | None = None) -> Iterator[OomEpisode]:
+def gather(
+    places: Places, selection: Selection, owner: OwnerOf | None = None, progress: Progress | None = None
+) -> Iterator[OomEpisode]:
     """The episodes that `selection` wants, in the order in which they are read.
 
     `owner` knows the containers of this host. Raises UsageProblem, HostUnable and RtdebugError as the sources do.
     """
-    return selection.of(_all(places, selection, owner))
+    return selection.of(_all(places, selection, owner, progress))
 
 
-def _all(places: Places, selection: Selection, owner: OwnerOf | None) -> Iterator[OomEpisode]:
+def _all(
+    places: Places, selection: Selection, owner: OwnerOf | None, progress: Progress | None
+) -> Iterator[OomEpisode]:
     if places.journal:
         since, until = (None if ns is None else ns / _NS for ns in (selection.since_ns, selection.until_ns))
         yield from _episodes(read_journal(since, until), owner=owner)
@@ -54,7 +66,7 @@ def _all(places: Places, selection: Selection, owner: OwnerOf | None) -> Iterato
             with open(0, "rb", closefd=False) as stdin:
                 yield from _episodes(read_stream(stdin), file="-")
         else:
-            yield from _episodes(read_file(file), file=str(file))
+            yield from _episodes(read_file(file, progress), file=str(file))
 
 
 def _episodes(
@@ -65,3 +77,9 @@ def _episodes(
 ) -> Iterator[OomEpisode]:
     offset_ns = clock() if clock else None
     return (make_episode(record, file, offset_ns, owner) for record in records)
+
+
+def gather_userspace(places: Places) -> list[UserspaceKill]:
+    """Kills by killers in user space, in files that can be read twice: perhaps the kernel was not the one."""
+    files = [file for file in places.files if file != STANDARD_INPUT and file.is_file()]
+    return [kill for file in files for kill in read_userspace_kills(file)]

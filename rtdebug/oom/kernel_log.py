@@ -21,6 +21,7 @@ from rtdebug.oom.lines import (
     WITH_COMM,
     add_host,
     before_cut,
+    kinds_of,
     parse_counter,
     parse_inline_stat,
     parse_killed,
@@ -67,11 +68,12 @@ class OomLogReader:
     def feed(self, line: LogLine, now_ns: int | None = None) -> list[OomRecord]:
         """Take one message; gives the kills that are over because of it."""
         self._now_ns = now_ns if now_ns is not None else line.time_ns
+        stale = self._pop_while(self._is_stale)  # before they take a line that is of another kill
         if line.from_kernel:
             self._take(line)
         elif line.source == "systemd" and self._open and (match := SYSTEMD_UNIT.match(line.message)):
             self._open[-1].unit = match["unit"]
-        return self._finish()
+        return stale + self._finish()
 
     def flush(self, now_ns: int | None = None) -> list[OomRecord]:
         """The kills that are over by `now_ns`; without it all, as they are."""
@@ -97,10 +99,10 @@ class OomLogReader:
         cut = message.endswith(ELLIPSES) and not PATTERNS["unkillable"].match(message)
         if cut:
             message = before_cut(message)
-        kinds = WITH_COMM if "\n" in message else PATTERNS
-        for kind in kinds:
+            line = replace(line, message=message)
+        for kind in WITH_COMM if "\n" in message else kinds_of(message):
             if match := PATTERNS[kind].match(message):
-                episode = self._handlers[kind](self, match, replace(line, message=message), cut)
+                episode = self._handlers[kind](self, match, line, cut)
                 break
         else:
             episode = None
@@ -138,20 +140,29 @@ class OomLogReader:
         return episode
 
     def _finish(self, everything: bool = False) -> list[OomRecord]:
+        return self._pop_while(lambda episode: everything or self._is_done(episode))
+
+    def _pop_while(self, is_done: Callable[[OomDraft], bool]) -> list[OomRecord]:
         records = []
-        while self._open and (everything or self._is_done(self._open[0])):
+        while self._open and is_done(self._open[0]):
             episode = self._open.pop(0)
             self._past_victims.extend(episode.victims)
             records.append(episode.record())
         return records
 
     def _is_done(self, episode: OomDraft) -> bool:
-        if len(self._open) > _OPEN_AT_MOST or (episode.over and episode.reaped_all and len(self._open) > 1):
+        if len(self._open) > _OPEN_AT_MOST or (len(self._open) > 1 and episode.over and episode.reaped_all):
             return True
+        return self._untouched_ns(episode) >= self._linger_ns if episode.over else self._is_stale(episode)
+
+    def _is_stale(self, episode: OomDraft) -> bool:
+        return self._untouched_ns(episode) >= self._stale_ns
+
+    def _untouched_ns(self, episode: OomDraft) -> int:
+        """For how long; backwards too, which is another boot."""
         if self._now_ns is None or episode.touched_ns is None:
-            return False
-        # backwards: another boot
-        return abs(self._now_ns - episode.touched_ns) >= (self._linger_ns if episode.over else self._stale_ns)
+            return 0
+        return abs(self._now_ns - episode.touched_ns)
 
     def _on_trigger(self, match: re.Match[str], line: LogLine, cut: bool) -> OomDraft:
         episode = self._start(line)

@@ -6,6 +6,7 @@ The forms are those of Linux 2.6.32 to 6.18, from mm/oom_kill.c and mm/memcontro
 from __future__ import annotations
 
 import re
+import string
 from dataclasses import replace
 
 from rtdebug.oom.record import Constraint, HostMemory, MemoryCounter, Reaped, TaskRow, Trigger, Victim, Zone
@@ -73,6 +74,20 @@ PATTERNS: dict[str, re.Pattern[str]] = {
 }
 SYSTEMD_UNIT = re.compile(r"(?P<unit>[^\s:]+\.(?:service|scope)): A process of this unit has been killed by the OOM")
 WITH_COMM = ("trigger", "summary", "selected", "killed", "skipped", "reaped", "row", "cpu", "cpuset")
+_STARTS = {
+    **dict.fromkeys(("selected", "skipped", "unkillable"), "MO"),
+    "killed": "MOK", "summary": "o", "reaped": "o", "suppressed": "o", "group": "T", "task_in": "T",
+    "counter": "mks", "stats": "M", "table": "[", "row": "[", "cpu": "CUP", "stack": " \t[dom", "sysrq": "Ss",
+    "slab": " \tc", "stat": string.ascii_lowercase, "mem_info": " \taufsm", "zone": "N", "host_swap": "FT",
+    **dict.fromkeys(("ram", "reserved"), string.digits),
+}
+"""With what characters a line of each kind may begin: most lines are of none, and there are many of them."""
+_BEHIND_COMM = ("trigger", "cpuset")
+"""These begin with a comm, which may be anything."""
+_KINDS_BY_START = {
+    start: tuple(kind for kind in PATTERNS if start in _STARTS.get(kind, ""))
+    for start in {start for starts in _STARTS.values() for start in starts}
+}
 _FIGURE = re.compile(r"(?P<key>[a-z]+(?:-[a-z]+)?):(?P<kb>\d+)kB")
 _SUMMARY_PART = re.compile(r",(?=(?:nodemask|cpuset|mems_allowed|oom_memcg|task_memcg|task|pid|uid)=|global_oom)")
 _COLUMNS = {
@@ -92,6 +107,14 @@ _COLUMNS = {
     "oom_adj": "oom_adj",
     "oom_score_adj": "oom_score_adj",
 }
+
+
+def kinds_of(message: str) -> tuple[str, ...]:
+    """The kinds of line that this one may be of."""
+    kinds = _KINDS_BY_START.get(message[:1], ())
+    if " invoked oom-killer:" in message or " mems_allowed=" in message:
+        return (*_BEHIND_COMM, *kinds)
+    return kinds
 
 
 def before_cut(message: str) -> str:

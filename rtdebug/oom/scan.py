@@ -7,7 +7,7 @@ a little before the first of them to a little after the last. Memory does not gr
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
 from operator import itemgetter
 
@@ -20,23 +20,23 @@ from rtdebug.oom.when import line_clock_ns
 ANCHORS = (
     b"invoked oom-killer",
     b"oom_score_adj",  # the table's head since 2.6.36, the kill line since 5.1
-    b"oom_kill_process",  # the stack, and what its rate limit suppressed
-    b"oom-kill:constraint=",
     b"Killed process ",
     b"Memory cgroup stats",
-    b"killed as a result of limit",
-    b" and no killable process",
     b"oom_reaper: reaped",
-    b"memory.oom.group",
 )
-"""Long words: the longer, the faster they are searched for."""
+"""No dump is without one of them. Long words: the longer, the faster they are searched for."""
 
-BLOCK_BYTES = 256 * 1024
-"""Fits in a processor's cache, so that one pass for each word costs no more trips to the memory."""
+BLOCK_BYTES = 96 * 1024
+"""Fits in a processor's cache, so that one pass for each word costs no trips to the memory; and malloc() takes what is
+below 128 KiB from its heap: larger ones it maps and unmaps each time, at a third of the whole cost."""
 _BEFORE_BYTES = 4096
-"""What precedes the first anchor of a dump: the CPU line and the stack, SLUB's complaint, counters of v1."""
+"""What precedes the first anchor of a dump without its head: the CPU line and the stack, counters of v1."""
+_BEFORE_HEAD_BYTES = 1024
+"""And what precedes the head: SysRq, SLUB's complaint, how many dumps were suppressed."""
 _AFTER_BYTES = 8192
-"""As much without any word about an OOM ends the neighbourhood: foreign lines come in between."""
+"""As much without any word about an OOM ends the neighbourhood: memory.stat is long, foreign lines come in between."""
+_AFTER_KILL_BYTES = 1024
+"""After the last line of a dump: only the rest of the group and the reaper follow."""
 _LINE_AT_MOST = 64 * 1024
 _ROW = re.compile(rb"\[ *\d+\] +\d+ +\d+ +\d+")
 """The task table, which may be far longer than that."""
@@ -74,7 +74,8 @@ def oom_lines(blocks: Iterable[bytes]) -> Iterator[tuple[int, bytes]]:
                 if anchor < 0:
                     before = _last_lines(before + data[max(position, len(data) - _BEFORE_BYTES) :])
                     break
-                start = max(position, data.rfind(b"\n", 0, max(0, anchor - _BEFORE_BYTES)) + 1)
+                near = _BEFORE_HEAD_BYTES if data.startswith(ANCHORS[0], anchor) else _BEFORE_BYTES
+                start = max(position, data.rfind(b"\n", 0, max(0, anchor - near)) + 1)
                 region += 1
                 if start == position:
                     yield from ((region, line) for line in before.splitlines(keepends=True))
@@ -83,8 +84,15 @@ def oom_lines(blocks: Iterable[bytes]) -> Iterator[tuple[int, bytes]]:
             end = data.index(b"\n", position) + 1
             line = data[position:end]
             position = end
-            room = _AFTER_BYTES if _is_of_oom(line) else room - len(line)
+            room = _room_after(line, room)
             yield region, line[:_LINE_AT_MOST]
+
+
+def words_in_lines(blocks: Iterable[bytes], words: Sequence[bytes]) -> Iterator[bytes]:
+    """The lines that hold one of `words`."""
+    for data in _whole_lines(blocks):
+        if any(word in data for word in words):
+            yield from (line for line in data.splitlines() if any(word in line for word in words))
 
 
 def _whole_lines(blocks: Iterable[bytes]) -> Iterator[bytes]:
@@ -112,8 +120,13 @@ def _first_anchor(data: bytes, start: int) -> int:
     return found
 
 
-def _is_of_oom(line: bytes) -> bool:
-    return any(anchor in line for anchor in ANCHORS) or _ROW.search(line) is not None
+def _room_after(line: bytes, room: int) -> int:
+    """How many bytes after this line still belong to the neighbourhood."""
+    if b"Killed process" in line or b"oom_reaper" in line:
+        return _AFTER_KILL_BYTES
+    if b"oom" in line or b"cgroup stats" in line or b"limit" in line or _ROW.search(line):
+        return _AFTER_BYTES
+    return room - len(line)
 
 
 def _last_lines(data: bytes) -> bytes:

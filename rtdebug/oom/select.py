@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 
+from rtdebug.containers.cgroup_path import parse_cgroup_path
 from rtdebug.oom.episode import OomEpisode
 from rtdebug.oom.schema import killed_of
+from rtdebug.tracing.line import EventLine
 
 _KEPT_AT_MOST = 100_000
+_SHORTEST_ID = 4
 
 
 @dataclass(slots=True)
@@ -51,6 +54,20 @@ class Selection:
         return self._file_of.setdefault(key, episode.file) != episode.file
 
 
+def wants_line(container: str | None) -> Callable[[EventLine], bool]:
+    """Whether an event line is of a container that is called so; None: of any."""
+    if container is None:
+        return lambda line: True
+    wanted = container.removeprefix("cgroup:").removeprefix("pod/")
+
+    def wants(line: EventLine) -> bool:
+        path = parse_cgroup_path(line.cgroup) if line.cgroup else None
+        names = (line.container_name, path.pod_uid if path else None, path.unit if path else None)
+        return wanted in names or _is_id(wanted, (line.container_id,)) or _is_path(wanted, (line.cgroup,))
+
+    return wants
+
+
 def is_of_container(episode: OomEpisode, text: str) -> bool:
     """Whether `text` names its container or pod: an id or the beginning of one, a name, a unit, a cgroup's path."""
     container, path = episode.container, episode.victim_path
@@ -65,8 +82,12 @@ def is_of_container(episode: OomEpisode, text: str) -> bool:
     ids = [path.container_id, path.outer_container_id] if path else []
     paths = [episode.record.task_memcg, episode.record.oom_memcg]
     wanted = text.removeprefix("cgroup:").removeprefix("pod/")
-    return (
-        wanted in names
-        or any(each is not None and len(wanted) >= 4 and each.startswith(wanted) for each in ids)
-        or any(each is not None and f"{each}/".startswith(f"{wanted.rstrip('/')}/") for each in paths)
-    )
+    return wanted in names or _is_id(wanted, ids) or _is_path(wanted, paths)
+
+
+def _is_id(wanted: str, ids: Iterable[str | None]) -> bool:
+    return len(wanted) >= _SHORTEST_ID and any(each is not None and each.startswith(wanted) for each in ids)
+
+
+def _is_path(wanted: str, paths: Iterable[str | None]) -> bool:
+    return any(each is not None and f"{each}/".startswith(f"{wanted.rstrip('/')}/") for each in paths)

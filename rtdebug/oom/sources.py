@@ -5,6 +5,7 @@ from __future__ import annotations
 import bz2
 import gzip
 import lzma
+import os
 import shutil
 import subprocess
 import zlib
@@ -18,20 +19,28 @@ from rtdebug.host.kmsg import KmsgReader
 from rtdebug.oom.dressing import LogLine
 from rtdebug.oom.kernel_log import OomLogReader
 from rtdebug.oom.record import OomRecord
-from rtdebug.oom.scan import BLOCK_BYTES, scan_log
+from rtdebug.oom.scan import BLOCK_BYTES, scan_log, words_in_lines
+from rtdebug.oom.userspace import KILLERS, UserspaceKill, userspace_kills
 
 _JOURNAL = ("journalctl", "--no-pager", "--quiet", "--output=json", "--all", "_TRANSPORT=kernel")
 """Of all boots: a host that ran out of memory is often started anew."""
 
 
-def read_file(path: Path) -> Iterator[OomRecord]:
+Progress = Callable[[int, int], object]
+"""Takes how many MiB are read, and of how many."""
+
+_MIB = 1 << 20
+
+
+def read_file(path: Path, progress: Progress | None = None) -> Iterator[OomRecord]:
     """The OOM kills in a log file, plain or compressed by gzip, bzip2 or xz, whatever its name.
 
     Raises UsageProblem when there is none, RtdebugError when it cannot be read to its end.
     """
     try:
         with path.open("rb") as file:
-            yield from _read(file, str(path))
+            blocks = _blocks(_plain(file), str(path))
+            yield from scan_log(_watched(blocks, file, progress) if progress else blocks)
     except FileNotFoundError as error:
         raise UsageProblem(f"no file {path}", "give the path of a kernel log, or - for standard input") from error
     except OSError as error:
@@ -40,13 +49,16 @@ def read_file(path: Path) -> Iterator[OomRecord]:
         ) from error
 
 
+def read_userspace_kills(path: Path) -> Iterator[UserspaceKill]:
+    """What killers in user space say in a log file that can be read again."""
+    with path.open("rb") as file:
+        lines = words_in_lines(_blocks(_plain(file), str(path)), KILLERS)
+        yield from userspace_kills(line.decode("utf-8", "surrogateescape") for line in lines)
+
+
 def read_stream(stream: BufferedReader) -> Iterator[OomRecord]:
     """The OOM kills in a pipe, each as soon as it is over. Raises RtdebugError."""
-    return _read(stream, "standard input")
-
-
-def _read(file: BufferedReader, name: str) -> Iterator[OomRecord]:
-    return scan_log(_blocks(_plain(file), name))
+    return scan_log(_blocks(_plain(stream), "standard input"))
 
 
 def read_ring_buffer() -> Iterator[OomRecord]:
@@ -109,3 +121,11 @@ def _blocks(read: Callable[[int], bytes], name: str) -> Iterator[bytes]:
             yield block
     except (gzip.BadGzipFile, EOFError, zlib.error, lzma.LZMAError) as error:
         raise RtdebugError(f"{name} is damaged: {error}", "the kills before that are shown") from error
+
+
+def _watched(blocks: Iterator[bytes], file: BufferedReader, progress: Progress) -> Iterator[bytes]:
+    """Tell how much of the file is read; of a compressed one as it is stored."""
+    size_mib = os.fstat(file.fileno()).st_size // _MIB
+    for block in blocks:
+        progress(file.tell() // _MIB if file.seekable() else 0, size_mib)
+        yield block

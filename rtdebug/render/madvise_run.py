@@ -19,6 +19,9 @@ _HEADER = ("ADVICE", "WHEN", "IN ALL", "CPU TIME", "FIRST TOUCH", "CALL", "ACCES
 _NUMBERS = frozenset({5, 7, 8})
 _WIDTH = 100
 _SAME = "~"
+_GIVING = frozenset({"DONTNEED", "FREE", "REMOVE", "PAGEOUT", "COLD"})
+_NOISY = 0.25
+_FEWEST_FOR_NOISE = 5
 
 
 def run_table(outcome: Outcome, answers: Sequence[CaseAnswer], recommendations: Sequence[Recommendation]) -> str:
@@ -124,12 +127,31 @@ def _case(answer: CaseAnswer) -> Iterator[str]:
         yield from (f"  {line}" for line in wrap(f"not measured: {answer.unable}", _WIDTH - 2))
     if answer.rows:
         rows: list[tuple[str, ...]] = [_HEADER, *(_row(row) for row in answer.rows)]
-        yield from (f"  {line}" for line in align(rows, right=_NUMBERS, limit=46))
+        yield from (f"  {line}" for line in align([row[: _columns(answer)] for row in rows], right=_NUMBERS, limit=46))
+    yield from _noise(answer)
     for row in answer.rows:
         if row.refused:
             yield f"  {row.advice}: madvise(2) refused it, {row.refused}"
         elif row.hindrance:
             yield from (f"  {line}" for line in wrap(f"{row.advice} could not act: {row.hindrance}", _WIDTH - 2))
+
+
+def _columns(answer: CaseAnswer) -> int:
+    """The last ones are left out where no advice is about them."""
+    if any(row.advice in _GIVING for row in answer.rows):
+        return len(_HEADER)
+    return len(_HEADER) - (1 if any(row.median("thp_bytes") for row in answer.rows) else 2)
+
+
+def _noise(answer: CaseAnswer) -> Iterator[str]:
+    """Said where other work on the host disturbs so much that small effects drown."""
+    total = answer.baseline.measures.get("total_ns") if answer.baseline else None
+    if total is None or not total.median or total.runs < _FEWEST_FOR_NOISE:
+        return
+    low, high = (bound / total.median - 1 for bound in total.interval)
+    if high - low > _NOISY:
+        text = f"the host is busy: the time of none is known to {low:+.0%} and {high:+.0%} only; CPU TIME is steadier"
+        yield from (f"  {line}" for line in wrap(text, _WIDTH - 2))
 
 
 def _row(row: Row) -> tuple[str, ...]:
@@ -161,10 +183,9 @@ def _total(finding: Finding | None, row: Row) -> str:
         return f"{median} ({_bare_percent(low / middle - 1)} to {_bare_percent(high / middle - 1)} %)"
     if not row.acted or effect.change is None or effect.interval is None:
         return median
-    if not finding.is_difference:
-        return f"{median} {finding.verdict}"
     low, high = effect.interval
-    return f"{median} {_percent(effect.change)} ({_bare_percent(low)} to {_bare_percent(high)})"
+    change = _percent(effect.change) if finding.is_difference else finding.verdict
+    return f"{median} {change} ({_bare_percent(low)} to {_bare_percent(high)})"
 
 
 def _time(finding: Finding | None, row: Row) -> str:
@@ -187,7 +208,7 @@ def _bare_percent(share: float) -> str:
 
 def _given_back(row: Row) -> str:
     returned, took = row.measures.get("returned_bytes"), row.measures.get("return_ns")
-    if returned is None:
+    if returned is None or row.advice not in _GIVING:
         return UNKNOWN
     if took is not None and took.runs > returned.runs / 2:
         return f"{format_bytes(returned.median)} in {_duration(took.median)}"

@@ -57,6 +57,7 @@ _CONSTRAINTS = {
     "global": "No cgroup limit was hit: the host itself was out of memory.",
     "cpuset": "No cgroup limit was hit: the memory nodes that the cpuset allows were full.",
     "mempolicy": "No cgroup limit was hit: the memory nodes that the memory policy allows were full.",
+    "sysrq": "No cgroup limit was hit: somebody asked for the kill (SysRq f).",
 }
 
 

@@ -142,9 +142,10 @@ def _owner(episode: OomEpisode) -> str:
     if path is None:
         return ""
     inner = short_id(path.container_id) if path.container_id else None
+    runtime = path.runtime or (container.runtime if container else None)
     parts = [
         container.name if container and container.name else None,
-        " ".join(part for part in (path.runtime, inner) if part) if inner else None,
+        " ".join(part for part in (runtime, inner) if part) if inner else None,
         f"inside {short_id(path.outer_container_id)}" if path.outer_container_id else None,
         f"LXC {path.lxc_name}" if path.lxc_name else None,
         f"pod {path.pod_uid} ({path.qos})" if path.pod_uid else None,

@@ -12,15 +12,14 @@ from rtdebug.shm.limits import Limit, LimitKind
 from rtdebug.shm.model import ObjectKind, ShmObject, User
 from rtdebug.shm.mounts import TmpfsMount
 from rtdebug.shm.notes import notes_on
-from rtdebug.shm.orphans import Verdict, maker_by_name
-from rtdebug.shm.removal import Removal
+from rtdebug.shm.orphans import maker_by_name
 from rtdebug.shm.report import ShmReport
 from rtdebug.shm.volumes import VolumeKind
 from rtdebug.tracing.line import Value
 
 MOST_ROWS = 40
 _WIDEST = 44
-_WIDTH = 100
+WIDTH = 100
 _NS_PER_S = 1_000_000_000
 _ENDS = {
     LimitKind.MOUNT_SIZE: "then ENOSPC or Bus error",
@@ -32,13 +31,13 @@ _ENDS = {
 
 def shm_table(report: ShmReport, width: int | None = None) -> str:
     """The text for people: mounts and their limits, objects, orphans, notes."""
-    columns = width or _WIDTH
+    columns = width or WIDTH
     lines = [f"Shared memory of {escape(_name(report))} at {format_time(report.time_ns)[:8]}", ""]
     lines += _mounts(report.mounts, columns)
     lines += _objects(report, columns)
     lines += _orphans(report, columns)
     for note in notes_on(report):
-        lines += _hanging("note: ", note, columns)
+        lines += hanging("note: ", short_path(note), columns)
     return "\n".join(lines) + "\n"
 
 
@@ -61,6 +60,7 @@ def report_fields(report: ShmReport, notes: Sequence[str] = ()) -> dict[str, Val
         "objects": [object_fields(each, report.time_ns) for each in report.objects],
         "orphan_bytes": report.orphan_bytes,
         "unseen_pids": list(report.unseen_pids),
+        "cut": list(report.cut),
         "notes": [*notes, *notes_on(report)],
     }
 
@@ -112,54 +112,9 @@ def object_fields(found: ShmObject, now_ns: int) -> dict[str, Value]:
     }
 
 
-def verdict_table(verdicts: Sequence[Verdict], now_ns: int, width: int | None = None) -> str:
-    """What would be removed, and what is kept and why."""
-    removable = [verdict.object for verdict in verdicts if verdict.refusal is None]
-    rows = [(each, _made_by(each)) for each in removable]
-    lines = _rows(rows, now_ns, "MADE BY") if removable else ["Nothing to remove."]
-    kept = [verdict for verdict in verdicts if verdict.refusal is not None]
-    if kept:
-        lines += ["", "Kept:"]
-        for verdict in kept[:MOST_ROWS]:
-            reason = f"{format_bytes(verdict.object.allocated_bytes)} in {verdict.object.name}: {verdict.refusal}"
-            lines += _hanging("  ", reason, width or _WIDTH)
-        lines += [f"  and {len(kept) - MOST_ROWS} more"] if len(kept) > MOST_ROWS else []
-    if removable:
-        lines += ["", f"{_objects_of(len(removable))}, {format_bytes(freed_bytes(removable))} to be freed"]
-    return "\n".join(lines) + "\n"
-
-
-def removal_table(removals: Sequence[Removal], width: int | None = None) -> str:
-    """What was removed, and what was not after all."""
-    removed = [each.object for each in removals if each.problem is None]
-    lines = [f"Removed {_objects_of(len(removed))}: {format_bytes(freed_bytes(removed))} freed"]
-    for removal in removals:
-        if removal.problem is not None:
-            lines += _hanging("not removed: ", f"{removal.object.name}: {removal.problem}", width or _WIDTH)
-    return "\n".join(lines) + "\n"
-
-
-def removal_json(verdicts: Sequence[Verdict], removals: Sequence[Removal] | None, now_ns: int) -> str:
-    """The document `{"would_remove" or "removed": [...], "kept": [...], "freed_bytes": ...}`."""
-    kept = [_kept_fields(each.object, each.refusal, now_ns) for each in verdicts if each.refusal is not None]
-    if removals is None:
-        gone = [each.object for each in verdicts if each.refusal is None]
-        key = "would_remove"
-    else:
-        gone = [each.object for each in removals if each.problem is None]
-        kept += [_kept_fields(each.object, each.problem, now_ns) for each in removals if each.problem is not None]
-        key = "removed"
-    removed: list[Value] = [object_fields(each, now_ns) for each in gone]
-    return encode_object({key: removed, "kept": [*kept], "freed_bytes": freed_bytes(gone)}) + "\n"
-
-
 def freed_bytes(objects: Sequence[ShmObject]) -> int:
     """What their removal frees, as far as it is known."""
     return sum(each.allocated_bytes or 0 for each in objects)
-
-
-def _kept_fields(found: ShmObject, reason: str | None, now_ns: int) -> dict[str, Value]:
-    return {**object_fields(found, now_ns), "reason": reason}
 
 
 # The parts of the text ------------------------------------------------------------------------------
@@ -175,9 +130,9 @@ def _mounts(mounts: Sequence[TmpfsMount], width: int) -> Iterator[str]:
     first = shown[0]
     if len(first.limits) > 1:
         in_order = sorted(first.limits, key=lambda limit: limit.left_bytes)
-        yield from _hanging(f"{escape(first.path)}: ", "; ".join(map(_way, in_order)), width)
+        yield from hanging(f"{escape(first.path)}: ", "; ".join(map(_way, in_order)), width)
     if len(shown) < len(mounts):
-        yield f"({len(mounts) - len(shown)} empty ones that nobody can write to are left out)"
+        yield f"(left out: {len(mounts) - len(shown)} empty and read-only)"
 
 
 def _is_worth_showing(mount: TmpfsMount) -> bool:
@@ -237,10 +192,11 @@ def _objects(report: ShmReport, width: int) -> Iterator[str]:
 
 def objects_text(objects: Sequence[ShmObject], now_ns: int) -> list[str]:
     """Rows of objects with who uses them, below a heading."""
-    return _rows([(each, _used_by(each)) for each in objects], now_ns, "USED BY")
+    return rows_of([(each, _used_by(each)) for each in objects], now_ns, "USED BY")
 
 
-def _rows(objects: Sequence[tuple[ShmObject, str]], now_ns: int, last: str) -> list[str]:
+def rows_of(objects: Sequence[tuple[ShmObject, str]], now_ns: int, last: str) -> list[str]:
+    """Rows of objects, each with a text of the last column, below a heading."""
     header = ("KIND", "NAME", "SIZE", "TAKEN", "AGE", "UID", "MAPPED", "OPEN", last)
     rows = [(*_row(each, now_ns), text) for each, text in objects]
     return align([header, *rows], right={2, 3, 4, 5, 6, 7}, limit=_WIDEST)
@@ -266,13 +222,13 @@ def _age(age_ns: int | None) -> str:
 
 def _used_by(found: ShmObject) -> str:
     if found.orphan:
-        return ", ".join(filter(None, ("orphan", _made_by(found))))
+        return ", ".join(filter(None, ("orphan", made_by(found))))
     names = [_user(user) for user in found.users]
     more = f" and {len(names) - 3} more" if len(names) > 3 else ""
     return ", ".join(names[:3]) + more or UNKNOWN
 
 
-def _made_by(found: ShmObject) -> str:
+def made_by(found: ShmObject) -> str:
     """Who made it, as the kernel or a trace told; else whose name it looks like."""
     if found.creator.pid is not None:
         return f"by {found.creator.comm or 'a process that is gone'} ({found.creator.pid})"
@@ -289,12 +245,13 @@ def _orphans(report: ShmReport, width: int) -> Iterator[str]:
     yield ""
     if orphans := report.orphans:
         yield (
-            f"Orphans: {_objects_of(len(orphans))} that nobody uses; removing them frees "
+            f"Orphans: {objects_of(len(orphans))} that nobody uses; removing them frees "
             f"{format_bytes(report.orphan_bytes)}: --remove-orphans"
         )
 
 
-def _objects_of(count: int) -> str:
+def objects_of(count: int) -> str:
+    """`1 object`, `7 objects`."""
     return "1 object" if count == 1 else f"{count} objects"
 
 
@@ -304,7 +261,7 @@ def _name(report: ShmReport) -> str:
     return f"{name} ({container.runtime})" if container.runtime else name
 
 
-def _hanging(label: str, text: str, width: int) -> Iterator[str]:
+def hanging(label: str, text: str, width: int) -> Iterator[str]:
     """Text behind a label, its further rows indented."""
     indent = "  "
     for index, row in enumerate(wrap(text, width - len(indent), width - len(label))):

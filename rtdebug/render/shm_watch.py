@@ -15,8 +15,8 @@ from rtdebug.render.jsonl import JsonRenderer, encode_object, format_time_utc
 from rtdebug.render.shm import limit_text, mount_fields, object_fields, objects_text
 from rtdebug.render.table import Columns, format_line
 from rtdebug.render.terminal import terminal_width, use_colour
-from rtdebug.render.units import format_bytes, format_duration, format_time
-from rtdebug.shm.advice import Advice, MountPeak
+from rtdebug.render.units import format_bytes, format_duration, format_time, short_path
+from rtdebug.shm.advice import Advice, MountPeak, times
 from rtdebug.shm.watch import Watch
 from rtdebug.tracing.line import EventLine, Value
 
@@ -156,7 +156,7 @@ class ScreenWatch:
         rows = align([header, *map(_peak_row, shown)], right={1, 2, 3, 4, 5})
         rows += ["", *objects_text([*self._watch.objects][:_TOP_OBJECTS], time.time_ns())]
         yield from (escape(row, self._width) for row in rows)
-        yield f"{len(report.objects)} objects, {len(report.orphans)} orphans ({format_bytes(report.orphan_bytes)})"
+        yield f"objects: {len(report.objects)}, orphans: {len(report.orphans)} ({format_bytes(report.orphan_bytes)})"
         yield from ["", *self._last] if self._last else ()
 
 
@@ -186,14 +186,14 @@ def _peak_text(peak: MountPeak) -> str:
 def _summary(watch: Watch, width: int) -> Iterator[str]:
     yield f"Watched for {format_duration(int(watch.watched_s * 1e9))}."
     for peak in filter(_is_worth_watching, watch.peaks):
-        full = f", full {peak.times_full} times" if peak.times_full else ""
+        full = f", full {times(peak.times_full)}" if peak.times_full else ""
         size = format_bytes(peak.mount.size_bytes)
         yield escape(f"{peak.mount.path}: peak {format_bytes(peak.peak_bytes)} of {size}{full}")
     for advice in watch.advice():
         yield ""
         yield escape(f"{advice.path}: {_advised(advice)}")
         for reason in advice.reasons:
-            for index, row in enumerate(wrap(reason, width - 4)):
+            for index, row in enumerate(wrap(short_path(reason), width - 4)):
                 yield f"  {'- ' if index == 0 else '  '}{row}"
         yield from (f"  {escape(change)}" for change in advice.change)
 

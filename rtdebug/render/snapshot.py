@@ -183,7 +183,8 @@ def _process_row(share: Share, process: ProcessRecord) -> tuple[str, ...]:
         kinds = map(format_bytes, pss_by_kind(process))
         figures = [format_bytes(share.bytes), *kinds, format_bytes(use.swap_bytes), format_bytes(use.rss_bytes)]
     inside = str(process.ns_pids[-1]) if process.ns_pids else UNKNOWN
-    return (*figures, str(process.pid), inside, str(process.oom_score_adj), command_of(process))
+    adj = UNKNOWN if process.oom_score_adj is None else str(process.oom_score_adj)
+    return (*figures, str(process.pid), inside, adj, command_of(process))
 
 
 def command_of(process: ProcessRecord, limit: int = 60) -> str:

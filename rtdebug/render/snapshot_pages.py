@@ -12,7 +12,7 @@ from rtdebug.render.jsonl import encode_object
 from rtdebug.render.shm import shm_table
 from rtdebug.render.snapshot import MOST_ROWS, command_of, render_overview
 from rtdebug.render.terminal import Style, paint
-from rtdebug.render.units import UNKNOWN, format_bytes, format_count, format_duration, short_path
+from rtdebug.render.units import UNKNOWN, format_bytes, format_count, format_duration, format_value, short_path
 from rtdebug.snapshot.accounting import account
 from rtdebug.snapshot.codec import to_plain
 from rtdebug.snapshot.model import MappingGroup, NamespaceRecord, ProcessRecord, Snapshot
@@ -218,6 +218,23 @@ def _mount_row(mount: Mapping[str, object]) -> Row:
     return (*(str(mount.get(key) or UNKNOWN) for key in ("destination", "type", "source")), listed)
 
 
+def _inside(snapshot: Snapshot, most_rows: int | None) -> Iterator[str]:
+    inside = snapshot.inside
+    if inside is None:
+        yield "not looked: rtdebug snapshot --exec"
+        return
+    works = [name for name, error in inside.calls.items() if error is None]
+    yield escape(f"works: {', '.join(works)}")
+    yield from (escape(f"refused: {name} ({error})") for name, error in inside.calls.items() if error is not None)
+    yield from align([(name, format_value(name, value)) for name, value in inside.figures.items()], right={1})
+    rows = [(name, _limit(each.soft), _limit(each.hard)) for name, each in inside.limits.items()]
+    yield from _table(("LIMIT", "SOFT", "HARD"), rows, {1, 2}, most_rows)
+
+
+def _limit(value: int | None) -> str:
+    return "unlimited" if value is None else format_count(value)
+
+
 def _table(header: Row, rows: Sequence[Row], right: Iterable[int], most_rows: int | None) -> Iterator[str]:
     if not rows:
         return
@@ -228,16 +245,21 @@ def _table(header: Row, rows: Sequence[Row], right: Iterable[int], most_rows: in
 
 
 def _as_tree(processes: Sequence[ProcessRecord]) -> Iterator[ProcessRecord]:
-    """Parents before their children, as `ps f` does; whose parent is outside comes first."""
-    known = {process.pid for process in processes}
+    """Parents before their children, as `ps f` does; whose parent is outside comes first.
+
+    With pids that were used again meanwhile, two can seem to be each other's parents: those come last.
+    """
+    left = {process.pid: process for process in processes}
+    known = frozenset(left)
     children: dict[int, list[ProcessRecord]] = {}
     for process in processes:
         children.setdefault(process.ppid if process.ppid in known else 0, []).append(process)
     queue = list(reversed(children.get(0, ())))
     while queue:
         process = queue.pop()
-        yield process
+        yield left.pop(process.pid)
         queue += reversed(children.get(process.pid, ()))
+    yield from left.values()
 
 
 def _indent(process: ProcessRecord, processes: Sequence[ProcessRecord]) -> str:
@@ -275,6 +297,7 @@ _PAGES: Mapping[str, _Page] = {
     "namespaces": _namespaces,
     "network": _network,
     "runtime": _runtime,
+    "inside": _inside,
     "host": _host,
 }
 _TITLES = {
@@ -286,6 +309,7 @@ _TITLES = {
     "namespaces": "Namespaces",
     "network": "Network namespace",
     "runtime": "Runtime",
+    "inside": "Inside: what a new process of the container may do with memory",
     "host": "Host",
 }
 SECTIONS = (OVERVIEW, *_PAGES)

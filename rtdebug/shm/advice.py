@@ -28,6 +28,8 @@ class MountPeak:
     """The most that was in use together with a request that failed; None: none failed."""
     times_full: int = 0
     """How often a request or a page found no room, as a trace saw it."""
+    orphan_bytes: int = 0
+    """What objects take that nobody uses any more, as last seen."""
 
     @property
     def was_full(self) -> bool:
@@ -72,17 +74,24 @@ def as_option(size_bytes: int) -> str:
     return f"{size_bytes // GIB}g" if size_bytes % GIB == 0 else f"{size_bytes // MIB}m"
 
 
+def times(count: int) -> str:
+    """`once`, `3 times`."""
+    return "once" if count == 1 else f"{count} times"
+
+
 def _reasons(peak: MountPeak, size: int) -> list[str]:
     of = "" if peak.mount.size_bytes is None else f" of {_size(peak.mount.size_bytes)}"
     reasons = [f"at most {_size(peak.peak_bytes or 0)}{of} were in use"]
     if peak.demand_bytes is not None:
         demand = _size(peak.demand_bytes)
-        reasons.append(f"it was full {peak.times_full} times: with what was asked for then, {demand} were needed")
+        reasons.append(f"it was full {times(peak.times_full)}: with what was asked for then, {demand} were needed")
     if peak.was_full:
         reasons.append("twice that, for a program that fails does not show all it would have used; then watch again")
     else:
         reasons.append("half as much again, for what was not seen while watching")
     reasons.append(f"rounded up: {_size(size)}")
+    if peak.orphan_bytes:
+        reasons.append(f"{_size(peak.orphan_bytes)} of it are orphans: remove them (--remove-orphans) and watch again")
     return reasons
 
 

@@ -12,6 +12,8 @@ from pathlib import Path
 from rtdebug.host.inside import mount_id_of, open_inside
 
 MOST_FILES = 50_000
+MOST_ENTRIES = 4 * MOST_FILES
+"""Names that are looked at: files, folders and all else."""
 _MOST_PENDING = 512
 """Folders that wait, each with a descriptor; what lies in further ones is left out."""
 
@@ -58,14 +60,15 @@ def _bounded(files: Iterator[FoundFile]) -> Iterator[FoundFile]:
 
 
 def _below(top: int, path: str, device_id: int) -> Iterator[FoundFile]:
-    """Folders are opened one below the other; a folder's names are read before those in it are entered."""
+    """Folders are opened one below the other; a folder's files come before those of folders in it."""
     mount_id = mount_id_of(top)
+    budget = iter(range(MOST_ENTRIES))
     pending = [(os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=top), path.rstrip("/"))]
     try:
         while pending:
             folder, prefix = pending.pop()
             try:
-                for name in os.listdir(folder):  # noqa: PTH208 - a descriptor
+                for name in _names(folder, budget):
                     with suppress(OSError):
                         status = os.stat(name, dir_fd=folder, follow_symlinks=False)
                         if stat.S_ISREG(status.st_mode) and status.st_dev == device_id:
@@ -78,6 +81,13 @@ def _below(top: int, path: str, device_id: int) -> Iterator[FoundFile]:
     finally:
         for folder, _ in pending:
             os.close(folder)
+
+
+def _names(folder: int, budget: Iterator[int]) -> Iterator[str]:
+    """The names in a folder, while the budget of all folders lasts: a container can make millions."""
+    with os.scandir(folder) as entries:
+        for entry, _ in zip(entries, budget, strict=False):
+            yield entry.name
 
 
 def _enter(folder: int, name: str, mount_id: int | None) -> int | None:

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from rtdebug.host.cgroup import is_within
+from rtdebug.shm.files import MOST_FILES
 from rtdebug.shm.limits import LimitKind
 from rtdebug.shm.mounts import SHM_PATH, TmpfsMount
 from rtdebug.shm.report import ShmReport
 from rtdebug.shm.volumes import VolumeKind
+
+_MOST_PAYERS = 5
 
 
 def notes_on(report: ShmReport) -> tuple[str, ...]:
@@ -15,6 +19,8 @@ def notes_on(report: ShmReport) -> tuple[str, ...]:
     notes = [*_dev_shm(report)]
     for mount in report.mounts:
         notes += _on_mount(mount)
+    notes += _others_pay(report)
+    notes += [f"{path} has {MOST_FILES:,} files or more: only so many were looked at" for path in report.cut]
     if not report.segments_seen:
         notes.append("its IPC namespace cannot be entered (CAP_SYS_ADMIN is needed): SysV segments are not shown")
     if report.unseen_pids:
@@ -33,6 +39,21 @@ def _dev_shm(report: ShmReport) -> Iterator[str]:
         yield f"{SHM_PATH} is not a tmpfs but {report.dev_shm_fstype}: its files take disk space, not shared memory"
     elif not any(mount.is_dev_shm for mount in report.mounts):
         yield f"{SHM_PATH} is only a folder of the {report.dev_shm_fstype} above it, and shares its size"
+
+
+def _others_pay(report: ShmReport) -> Iterator[str]:
+    """What lies in the container's shared memory and counts in somebody else's limit."""
+    own = report.container.cgroup
+    if own in (None, "/"):
+        return
+    paid: dict[str, int] = {}
+    for each in report.objects:
+        payers = [payer for payer in each.charged_to or () if not is_within(payer, own)]
+        if payers and len(payers) == len(each.charged_to or ()):
+            paid[payers[0]] = paid.get(payers[0], 0) + (each.allocated_bytes or 0)
+    for payer, size_bytes in sorted(paid.items(), key=lambda item: -item[1])[:_MOST_PAYERS]:
+        size = f"{size_bytes / (1 << 20):,.1f} MiB"
+        yield f"{size} of what lies in it were charged to cgroup {payer}, not to this container: who writes first pays"
 
 
 def _on_mount(mount: TmpfsMount) -> Iterator[str]:

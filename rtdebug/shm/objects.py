@@ -17,7 +17,7 @@ from rtdebug.host.inside import open_regular_in_root
 from rtdebug.host.process import namespace_id, pids, read_comm
 from rtdebug.host.sysv import SysvSegment, read_sysv_shm
 from rtdebug.shm.charges import Charges
-from rtdebug.shm.files import FoundFile, walk
+from rtdebug.shm.files import MOST_FILES, FoundFile, walk
 from rtdebug.shm.model import Creator, ObjectKind, ShmObject, User
 from rtdebug.shm.mounts import SHM_PATH, TmpfsMount
 from rtdebug.shm.volumes import VolumeKind
@@ -35,6 +35,8 @@ class ShmObjects:
 
     objects: tuple[ShmObject, ...]
     """The largest first."""
+    cut: tuple[str, ...]
+    """Mounts with more files than are read (files.MOST_FILES): the rest is missing."""
     segments_seen: bool
     """Whether its IPC namespace could be entered: if not, SysV segments are missing."""
     unseen_pids: tuple[int, ...]
@@ -64,7 +66,7 @@ def read_objects(
         *looker.segments(pid, segments or ()),
     ]
     found.sort(key=lambda each: (-(each.allocated_bytes or 0), each.name))
-    return ShmObjects(tuple(found), segments is not None, tuple(sorted(uses.unseen)))
+    return ShmObjects(tuple(found), tuple(looker.cut), segments is not None, tuple(sorted(uses.unseen)))
 
 
 class _Looker:
@@ -80,6 +82,7 @@ class _Looker:
         self._proc = proc
         self._comms: dict[int, str | None] = {}
         self._named: set[FileKey] = set()
+        self.cut: list[str] = []
 
     def files(self, pid: int, mounts: Iterable[TmpfsMount]) -> Iterator[ShmObject]:
         """Files with a name, each once, though hard links and mounts may show it twice."""
@@ -87,11 +90,17 @@ class _Looker:
             if mount.covered:
                 continue
             for path in (mount.path, *(mount.also_at if mount.root != "/" or mount.is_file else ())):
-                for file in walk(pid, path, mount.device_id, self._proc):
-                    key = FileKey(file.device_id, file.inode_id)
-                    if key not in self._named:
-                        self._named.add(key)
-                        yield self._file(file, mount, self._uses.get(key), self._paying(pid, file))
+                files = tuple(walk(pid, path, mount.device_id, self._proc))
+                if len(files) >= MOST_FILES:
+                    self.cut.append(path)
+                yield from self._new(pid, files, mount)
+
+    def _new(self, pid: int, files: Iterable[FoundFile], mount: TmpfsMount) -> Iterator[ShmObject]:
+        for file in sorted(files, key=lambda file: -file.allocated_bytes):  # charges are asked for the first only
+            key = FileKey(file.device_id, file.inode_id)
+            if key not in self._named:
+                self._named.add(key)
+                yield self._file(file, mount, self._uses.get(key), self._paying(pid, file))
 
     def nameless(self, mounts: Iterable[TmpfsMount], internal: Collection[int]) -> Iterator[ShmObject]:
         """Memfds, anonymous memory, and files that only their users keep: of processes of the container."""
@@ -121,7 +130,8 @@ class _Looker:
         return self._charges.of([opener]) if self._charges and file.allocated_bytes else None
 
     def _paying_for(self, use: FileUse | None) -> tuple[str, ...] | None:
-        openers = [partial(os.open, path, os.O_RDONLY | os.O_CLOEXEC) for path in use.paths[:3]] if use else []
+        flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK
+        openers = [partial(os.open, path, flags) for path in use.paths[:3]] if use else []
         return self._charges.of(openers) if self._charges else None
 
     def _file(

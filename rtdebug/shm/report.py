@@ -34,10 +34,12 @@ class ShmReport:
     """What lies at /dev/shm: `tmpfs`; another type is no memory; None: there is no such folder."""
     comms: frozenset[str]
     """Of the container's processes."""
-    segments_seen: bool
-    """Whether its SysV segments could be read."""
     unseen_pids: tuple[int, ...]
     """Processes of the host that may not be looked at: whether they use an object is not known."""
+    cut: tuple[str, ...] = ()
+    """Mounts with more files than are read: the rest is missing."""
+    segments_seen: bool = True
+    """Whether its SysV segments could be read."""
 
     @property
     def orphans(self) -> tuple[ShmObject, ...]:
@@ -64,7 +66,7 @@ def read_shm(
         found = read_objects(pid, members | {pid}, mounts, charges, proc)
     return ShmReport(
         container, pid, time.time_ns(), mounts, found.objects, dev_shm_is(pid, proc), _comms(members, proc),
-        found.segments_seen, found.unseen_pids,
+        found.unseen_pids, found.cut, found.segments_seen,
     )  # fmt: skip
 
 

@@ -6,6 +6,7 @@ import os
 import signal
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import replace
 
 from rtdebug.errors import RtdebugError
@@ -65,6 +66,12 @@ class Watch:
             return False
         return True
 
+    def finish(self) -> None:
+        """Look at everything once more, if the container is still there."""
+        with suppress(RtdebugError):
+            self.report = self._look_all()
+            self._add_mounts(self.report.mounts)
+
     def add(self, line: EventLine) -> None:
         """Learn from an event of the trace."""
         if line.event in _FULL:
@@ -76,8 +83,12 @@ class Watch:
 
     def advice(self) -> tuple[Advice, ...]:
         """A size for /dev/shm, and for each tmpfs that was used or full."""
-        told = (peak for peak in self.peaks if peak.mount.is_dev_shm or peak.peak_bytes or peak.times_full)
+        told = [peak for peak in self.peaks if peak.mount.is_dev_shm or peak.peak_bytes or peak.times_full]
+        told = [replace(peak, orphan_bytes=self._orphan_bytes(peak.mount)) for peak in told]
         return tuple(advice for peak in told if (advice := advise(peak)) is not None)
+
+    def _orphan_bytes(self, mount: TmpfsMount) -> int:
+        return sum(each.allocated_bytes or 0 for each in self.report.orphans if each.device_id == mount.device_id)
 
     def _add_mounts(self, mounts: tuple[TmpfsMount, ...]) -> None:
         for mount in mounts:

@@ -9,22 +9,24 @@ so (an old kernel, 100 GB resident in one mapping, a file called "VmFlags:") is 
 from __future__ import annotations
 
 import re
-from dataclasses import replace
+from collections.abc import Callable
+from functools import lru_cache
 
 import numpy as np
+import numpy.typing as npt
 
-from rtdebug.host.maps import MemoryUse, parse_maps
+from rtdebug.host.maps import Mapping, MemoryUse, parse_maps
 from rtdebug.host.text import decode
 from rtdebug.snapshot.model import MappingGroup
-from rtdebug.snapshot.smaps import USE_FIELDS, group_of
+from rtdebug.snapshot.smaps import USE_FIELDS
 
 _LINE_BYTES = 28
-_KEY, _DIGITS, _UNIT = slice(0, 16), slice(16, 24), slice(24, 28)
+_LINE_WORDS = _LINE_BYTES // 4
+_UNIT = int.from_bytes(b" kB\n", "little")
 _FIELD = re.compile(rb"(\w+): *\d+ kB\n")
 _FLAGS = b"VmFlags:"
-_PLACES = (10 ** np.arange(7, -1, -1)).astype(np.float64)
 
-_Key = tuple[bytes, ...]
+_Table = npt.NDArray[np.int64]
 
 
 def groups_by_columns(text: bytes) -> list[MappingGroup] | None:
@@ -34,19 +36,24 @@ def groups_by_columns(text: bytes) -> list[MappingGroup] | None:
     size = len(first) - begin
     if not rest or not begin or size <= 0:
         return None
-    last_flags = rest.pop().rstrip(b"\n")
     names = _field_names(first[begin:])
-    figures = _figures(b"".join([first[begin:], *[block[-size:] for block in rest]]), size, len(names), len(rest) + 1)
+    last_flags = rest.pop().rstrip(b"\n")
+    tables = b"".join([first[begin:], *[block[-size:] for block in rest]])
+    figures = _figures(tables, size, len(names), len(rest) + 1)
     if figures is None:
         return None
-    heads = [line for block in (b"\n" + first, *rest) for line in block[:-size].split(b"\n")]
-    # of each block: flags of the mapping before, header, Size, and nothing
-    if len(heads) != 4 * (len(rest) + 1):
+    # of each block: flags of the mapping before, header, Size, and nothing behind the last newline
+    heads = b"".join([b"\n", first[:-size], *[block[:-size] for block in rest]]).split(b"\n")
+    if len(heads) != 3 * (len(rest) + 1) + 1:
         return None
-    flags = [*heads[4::4], last_flags]
+    flags = [*heads[3:-1:3], last_flags]
     others = size - len(names) * _LINE_BYTES
-    tails = [block[len(block) - others :] for block in (first, *rest)] if others else [b""] * len(flags)
-    return _grouped(heads[1::4], heads[2::4], flags, tails, figures, names)
+    tails = [tables[end - others : end] for end in range(size, len(tables) + 1, size)]
+    try:
+        sizes = [int(line.removeprefix(b"Size:")[:-3]) * 1024 for line in heads[2::3]]
+    except ValueError:
+        return None
+    return _grouped(heads[1::3], flags, tails, np.column_stack((sizes, figures)), names)
 
 
 def _field_names(block: bytes) -> list[str]:
@@ -59,51 +66,71 @@ def _field_names(block: bytes) -> list[str]:
     return names
 
 
-def _figures(tables: bytes, size: int, lines: int, count: int) -> np.ndarray | None:
-    """Bytes by mapping and field; None if one of the tables differs in more than its digits."""
+def _figures(tables: bytes, size: int, lines: int, count: int) -> _Table | None:
+    """Bytes by mapping and field; None if a line does not end where it should."""
     if not lines or len(tables) != size * count:
         return None
     rows = np.frombuffer(tables, np.uint8).reshape(count, size)[:, : lines * _LINE_BYTES]
-    cells = rows.reshape(count, lines, _LINE_BYTES)
-    for part in (_KEY, _UNIT):
-        if (cells[:, :, part] != cells[0, :, part]).any():
-            return None
-    digits = cells[:, :, _DIGITS] & 15  # "0" is 0x30, a blank 0x20
-    figures: np.ndarray = (digits.reshape(-1, 8) @ _PLACES).reshape(count, lines) * 1024
-    return figures
+    words = np.ascontiguousarray(rows).view("<u4").reshape(count, lines, _LINE_WORDS)
+    if (words[:, :, -1] != _UNIT).any():
+        return None
+    return _numbers(np.ascontiguousarray(words[:, :, 4:6]).view("<u8")[:, :, 0]) * 1024
+
+
+def _numbers(digits: npt.NDArray[np.uint64]) -> _Table:
+    """Eight digits each, blanks in front, as numbers: neighbours are joined to two, four and eight digits."""
+    value = digits & np.uint64(0x0F0F0F0F0F0F0F0F)  # "0" is 0x30, a blank 0x20
+    for base, bits, mask in ((10, 8, 0x00FF00FF00FF00FF), (100, 16, 0x0000FFFF0000FFFF), (10000, 32, 0xFFFFFFFF)):
+        value = (value * np.uint64(base) + (value >> np.uint64(bits))) & np.uint64(mask)
+    return value.astype(np.int64)
 
 
 def _grouped(
-    headers: list[bytes],
-    sizes: list[bytes],
-    flags: list[bytes],
-    tails: list[bytes],
-    figures: np.ndarray,
-    names: list[str],
+    headers: list[bytes], flags: list[bytes], tails: list[bytes], table: _Table, names: list[str]
 ) -> list[MappingGroup]:
-    index_of: dict[_Key, int] = {}
-    indexes: list[int] = []
-    examples: list[int] = []
-    for position, (header, flag, tail) in enumerate(zip(headers, flags, tails, strict=True)):
-        _, perms, _, *file = header.split(None, 5)
-        key = (perms, flag, tail, *file)
-        index = index_of.setdefault(key, len(index_of))
-        if index == len(examples):
-            examples.append(position)
-        indexes.append(index)
-    lengths = np.array([int(size[5:-3]) for size in sizes], np.float64) * 1024
-    table = np.column_stack((np.ones(len(lengths)), lengths, figures))
-    order = np.argsort(indexes, kind="stable")
-    starts = np.searchsorted(np.array(indexes)[order], np.arange(len(examples)))
-    sums = np.add.reduceat(table[order], starts, axis=0).astype(np.int64).tolist()
-    return [
-        _group(headers[at], flags[at], tails[at], row, names) for at, row in zip(examples, sums, strict=True)
-    ]
+    """Twice: by the text behind the address, which is cheap, and then without the offset in the file."""
+    texts = [header[header.index(b" ") :] for header in headers]
+    index_of: dict[tuple[bytes, bytes, bytes], int] = {}
+    indexes = [index_of.setdefault(key, len(index_of)) for key in zip(texts, flags, tails, strict=True)]
+    finals: dict[tuple[bytes, bytes, bytes], int] = {}
+    examples = list(index_of)
+    final_of = [finals.setdefault(_without_offset(*key), len(finals)) for key in examples]
+    chosen = np.array(final_of)[indexes]
+    order = np.argsort(chosen, kind="stable")
+    starts = np.searchsorted(chosen[order], np.arange(len(finals)))
+    sums = np.add.reduceat(table[order], starts, axis=0).tolist()
+    counts = np.bincount(chosen).tolist()
+    make = _maker(tuple(names))
+    return [make(*key, count, row) for key, count, row in zip(finals, counts, sums, strict=True)]
 
 
-def _group(header: bytes, flags: bytes, tail: bytes, sums: list[int], names: list[str]) -> MappingGroup:
-    (mapping,) = parse_maps(decode(header))
+def _without_offset(text: bytes, flags: bytes, tail: bytes) -> tuple[bytes, bytes, bytes]:
+    _, perms, _, file = text.split(b" ", 3)
+    return b" %s 00000000 %s" % (perms, file), flags, tail
+
+
+_Maker = Callable[[bytes, bytes, bytes, int, list[int]], MappingGroup]
+
+
+@lru_cache(maxsize=4)
+def _maker(names: tuple[str, ...]) -> _Maker:
+    """What makes a group of the sums of these fields."""
+    places = [names.index(name) + 1 if name in names else None for name in USE_FIELDS]
+
+    def make(text: bytes, flags: bytes, tail: bytes, count: int, sums: list[int]) -> MappingGroup:
+        mapping, vm_flags, eligible = _named(text, flags, tail)
+        use = MemoryUse(*[None if place is None else sums[place] for place in places])
+        return MappingGroup(
+            mapping.kind, mapping.path, mapping.deleted, mapping.perms, mapping.device, mapping.inode_id,
+            vm_flags, eligible, count, sums[0], use,
+        )  # fmt: skip
+
+    return make
+
+
+@lru_cache(maxsize=4096)
+def _named(text: bytes, flags: bytes, tail: bytes) -> tuple[Mapping, str, bool | None]:
+    """Many processes map the same libraries."""
+    (mapping,) = parse_maps(decode(b"0-0" + text))
     eligible = re.search(rb"THPeligible: +(\d)", tail)
-    known = {name: value for name, value in zip(names, sums[2:], strict=True) if name in USE_FIELDS}
-    group = group_of(mapping, flags.decode().strip(), None if eligible is None else eligible[1] != b"0")
-    return replace(group, count=sums[0], length_bytes=sums[1], use=MemoryUse(**known))
+    return mapping, decode(flags).strip(), None if eligible is None else eligible[1] != b"0"

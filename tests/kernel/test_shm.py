@@ -15,7 +15,8 @@ from rtdebug.containers.resolve import find_container
 from rtdebug.shm.limits import LimitKind
 from rtdebug.shm.model import ObjectKind
 from rtdebug.shm.report import read_shm
-from tests.kernel.runtime_fixtures import MIB, make_rootfs, wait_for
+from rtdebug.shm.volumes import VolumeKind
+from tests.kernel.runtime_fixtures import FILL_BYTES, MIB, make_rootfs, wait_for
 from tests.kernel.workload import build, memory_cgroup
 
 pytestmark = pytest.mark.kernel
@@ -41,12 +42,9 @@ def look(box):
     return read_shm(find_container(f"runc:{box.id}")[0])
 
 
-def shm_json(*arguments):
-    done = subprocess.run(
-        [sys.executable, "-m", "rtdebug", "shm", "-o", "json", *arguments],
-        capture_output=True, text=True, timeout=60, check=False,
-    )  # fmt: skip
-    return done.returncode, json.loads(done.stdout) if done.stdout else None, done.stderr
+def run_shm(*arguments, **options):
+    command = [sys.executable, "-m", "rtdebug", "shm", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False, **options)
 
 
 def test_each_kind_of_object(box):
@@ -121,3 +119,45 @@ def test_a_process_elsewhere_that_holds_it_counts(box):
     assert [(user.pid, user.comm, user.in_container) for user in found.holders] == [(other.pid, "sleep", False)]
     assert found.orphan is False
     assert found.kind is ObjectKind.POSIX
+
+
+def test_the_command(box):
+    done = run_shm(f"runc:{box.id}", "-o", "json")
+    assert (done.returncode, done.stderr) == (0, "")
+    document = json.loads(done.stdout)
+    (shm,) = [mount for mount in document["mounts"] if mount["path"] == "/dev/shm"]
+    assert (shm["size_bytes"], shm["used_bytes"], shm["limited_by"]) == (41 * MIB, 10 * MIB, "mount_size")
+    held = next(each for each in document["objects"] if each["name"] == "/dev/shm/held")
+    assert [(user["pid"], user["comm"]) for user in held["holders"]] == [(box.pid, "shm_objects")]
+    assert (document["container_id"], document["cgroup"]) == (box.id, f"/{box.id}")
+    table = run_shm(f"runc:{box.id}")
+    assert table.returncode == 0, table.stderr
+    assert "Orphans: 3 objects that nobody uses; removing them frees 9 MiB" in table.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "says"),
+    [
+        (["rtdebug-nobody"], 4, "no container 'rtdebug-nobody'"),
+        ([], 2, "TARGET"),
+        (["x", "--yes"], 2, "--remove-orphans"),
+        (["x", "--watch", "--remove-orphans"], 2, "one of the two"),
+        (["x", "--duration", "5s"], 2, "--watch"),
+        (["x", "--remove-orphans", "--min-age", "soon"], 2, "no duration"),
+    ],
+)
+def test_what_cannot_be(arguments, status, says):
+    done = run_shm(*arguments)
+    assert (done.returncode, done.stdout) == (status, "")
+    assert says in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_podman_keeps_dev_shm_on_the_host(podman):
+    box = podman.start("rtdebug-shm-podman", memory_bytes=64 * MIB, shm_bytes=32 * MIB)
+    report = read_shm(find_container("rtdebug-shm-podman")[0])
+    shm = report.mounts[0]
+    assert (shm.path, shm.size_bytes, shm.used_bytes) == ("/dev/shm", 32 * MIB, FILL_BYTES)
+    assert shm.volume.kind is VolumeKind.RUNTIME
+    assert [(each.name, each.orphan) for each in report.objects if each.allocated_bytes] == [("/dev/shm/fill", True)]
+    assert report.pid == box.pid

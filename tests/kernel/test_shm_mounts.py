@@ -6,10 +6,13 @@ Witnesses: statvfs and what was written.
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 import shlex
+import signal
 import subprocess
 import threading
+import time
 import uuid
 from pathlib import Path
 
@@ -185,6 +188,31 @@ def test_page_cache_counts_as_room(tmp_path):
     assert shm.limited_by is LimitKind.MEMORY_CGROUP
     assert shm.left_bytes > 26 * MIB
     assert usage is False or usage >= 10 * MIB
+
+
+def test_who_holds_a_lease_cannot_make_us_wait():
+    """An open that breaks a lease waits for its holder, 45 s by default."""
+    with namespace("mount -t tmpfs -o size=8m mine /dev/shm") as pid:
+        path = Path(f"/proc/{pid}/root/dev/shm/leased")
+        path.write_bytes(b"x" * 5000)
+        with path.open("rb") as file:
+            before = signal.signal(signal.SIGIO, signal.SIG_IGN)
+            try:
+                fcntl.fcntl(file, fcntl.F_SETLEASE, fcntl.F_WRLCK)
+                started = time.monotonic()
+                names = [each.name for each in look(pid).objects if each.kind is ObjectKind.POSIX]
+            finally:
+                signal.signal(signal.SIGIO, before)
+    assert names == ["/dev/shm/leased"]
+    assert time.monotonic() - started < 30
+
+
+def test_more_files_than_anybody_reads(monkeypatch):
+    monkeypatch.setattr("rtdebug.shm.files.MOST_FILES", 7)
+    monkeypatch.setattr("rtdebug.shm.objects.MOST_FILES", 7)
+    script = "mount -t tmpfs mine /dev/shm; cd /dev/shm; mkdir d; : > d/x; for i in 1 2 3 4 5{}; do : > $i; done"
+    assert report_on(script.format(" 6")).cut == ("/dev/shm",)
+    assert report_on(script.format("")).cut == ()
 
 
 def test_without_dev_shm(runc):

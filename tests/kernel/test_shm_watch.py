@@ -7,7 +7,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 
 import pytest
 
@@ -28,19 +27,34 @@ def box(docker):
 
 
 class Watching:
-    """A watch that runs; `end()` sends SIGINT and gives its lines."""
+    """A watch that runs; `until()` waits for a line of it, `end()` sends a signal and gives all its lines."""
 
     def __init__(self, *arguments, prefix=()):
         self._process = subprocess.Popen(
             [*prefix, *COMMAND, *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
         )
         self.first = self._process.stderr.readline()
+        self._lines = []
+
+    def until(self, condition):
+        """Read lines up to one that meets the condition."""
+        for text in self._process.stdout:
+            self._lines.append(json.loads(text))
+            if condition(self._lines[-1]):
+                return
+        pytest.fail("the watch ended before")
 
     def end(self, signal_number=signal.SIGINT):
         self._process.send_signal(signal_number)
-        out, err = self._process.communicate(timeout=PATIENCE_S)
-        assert self._process.returncode == 0, err
-        return [json.loads(line) for line in out.splitlines()]
+        return self.wait()
+
+    def wait(self):
+        """Wait for its end."""
+        with self._process as process:
+            self._lines += map(json.loads, process.stdout)
+            said = process.stderr.read()
+            assert process.wait(PATIENCE_S) == 0, said
+        return self._lines
 
 
 def dev_shm(line):
@@ -53,7 +67,8 @@ def test_a_request_that_found_no_room_is_the_demand(docker, box):
     assert "watching events and sizes" in watching.first
     fill = "dd if=/dev/zero of=/dev/shm/model bs=1M count=20; rm /dev/shm/model"
     docker.call("exec", box, "/bin/sh", "-c", fill)
-    time.sleep(1.2)
+    watching.until(lambda line: line["event"] == "shm_unlink")
+    watching.until(lambda line: line["event"] == "shm_sample")
     lines = watching.end()
     assert {"shm_open", "shm_full", "shm_unlink", "shm_sample"} <= {line["event"] for line in lines}
     summary = lines[-1]
@@ -71,7 +86,8 @@ def test_a_request_that_found_no_room_is_the_demand(docker, box):
 def test_who_made_it_is_seen_live(docker, box):
     watching = Watching(box)
     docker.call("exec", box, "/bin/sh", "-c", "dd if=/dev/zero of=/dev/shm/model bs=1M count=7")
-    time.sleep(2.2)
+    watching.until(lambda line: line["event"] == "shm_open")
+    watching.until(lambda line: line["event"] == "shm_sample" and dev_shm(line)["used_bytes"] == 7 * MIB)
     summary = watching.end(signal.SIGTERM)[-1]
     (found,) = [each for each in summary["objects"] if each["name"] == "/dev/shm/model"]
     assert (found["creator"]["comm"], found["orphan"]) == ("dd", True)
@@ -86,7 +102,7 @@ def test_sizes_alone_where_none_may_trace(docker, box):
     watching = Watching(box, prefix=("setpriv", "--bounding-set", "-bpf,-perfmon,-sys_admin"))
     assert "watching sizes only" in watching.first
     docker.call("exec", box, "/bin/sh", "-c", "dd if=/dev/zero of=/dev/shm/model bs=1M count=5")
-    time.sleep(1.5)
+    watching.until(lambda line: dev_shm(line)["used_bytes"] == 5 * MIB)
     lines = watching.end()
     assert {line["event"] for line in lines} == {"shm_sample", "shm_summary"}
     assert dev_shm(lines[-1])["peak_bytes"] == 5 * MIB
@@ -95,6 +111,4 @@ def test_sizes_alone_where_none_may_trace(docker, box):
 def test_it_ends_with_the_container(docker, box):
     watching = Watching(box)
     call("docker", "--host", f"unix://{docker.socket}", "kill", box)
-    out, err = watching._process.communicate(timeout=PATIENCE_S)
-    assert watching._process.returncode == 0, err
-    assert json.loads(out.splitlines()[-1])["event"] == "shm_summary"
+    assert watching.wait()[-1]["event"] == "shm_summary"

@@ -14,7 +14,7 @@ from rtdebug.madvise.plan import BASELINE, Case, Plan
 from rtdebug.madvise.run import Run
 
 MIB = 1 << 20
-THP = ThpSettings("madvise", "madvise", "never", True, 2 * MIB, {}, {2 * MIB: SizeSettings("inherit", "never")})
+THP = ThpSettings("madvise", "madvise", "never", True, 2 * MIB, {}, {2 * MIB: SizeSettings("inherit", "inherit")})
 SWAP = Settings(THP, thp_disabled=False, shm_huge=None, swap_bytes=1 << 30, ksm_runs=True)
 NO_SWAP = replace(SWAP, swap_bytes=0)
 _USUAL: dict[str, Any] = {

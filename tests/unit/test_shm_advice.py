@@ -58,6 +58,14 @@ def test_full_at_a_look_counts_as_full_without_any_event():
     assert any("twice that" in reason for reason in advice.reasons)
 
 
+def test_what_orphans_take_is_said():
+    seen = watch(mount(used_bytes=60 * MIB))
+    (advice,) = seen.advice()
+    assert any(reason.startswith("5 MiB of it are orphans") for reason in advice.reasons)
+    advised = advise(MountPeak(mount(), 60 * MIB))
+    assert advised is not None and not any("orphan" in reason for reason in advised.reasons)
+
+
 def test_the_memory_limit_must_hold_it_too():
     tight = limit(LimitKind.MEMORY_CGROUP, 128 * MIB, 40 * MIB, "/docker/web")
     advice = advise(MountPeak(mount(limits=(limit(), tight)), 64 * MIB))

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import pytest
 
-from rtdebug.render import shm, shm_watch
+from rtdebug.render import shm, shm_removal, shm_watch
 from rtdebug.shm.limits import LimitKind
 from rtdebug.shm.model import Creator, ObjectKind
 from rtdebug.shm.notes import notes_on
@@ -55,8 +55,8 @@ def test_nothing_hostile_reaches_the_terminal():
     seen = watch(mount(path=HOSTILE))
     texts = [
         shm.shm_table(whole),
-        shm.verdict_table(judged, NOW_NS),
-        shm.removal_table([Removal(bad, HOSTILE)]),
+        shm_removal.verdict_table(judged, NOW_NS),
+        shm_removal.removal_table([Removal(bad, HOSTILE)]),
         "\n".join(shm_watch._summary(seen, 80)),
     ]
     for text in texts:
@@ -102,7 +102,7 @@ def test_many_objects_are_added_up():
 def test_empty_read_only_mounts_are_left_out():
     masks = tuple(mount(path=f"/proc/{name}", read_only=True, used_bytes=0) for name in ("acpi", "scsi"))
     text = shm.shm_table(report(mounts=(mount(), *masks)))
-    assert "/proc/acpi" not in text and "2 empty ones" in text
+    assert "/proc/acpi" not in text and "(left out: 2 empty and read-only)" in text
     assert len(json.loads(shm.shm_json(report(mounts=(mount(), *masks))))["mounts"]) == 3
 
 
@@ -117,6 +117,11 @@ def test_empty_read_only_mounts_are_left_out():
         (report(mounts=(mount(options={"huge": "always"}),)), "mounted huge=always"),
         (report(mounts=(mount(read_only=True),)), "EROFS"),
         (report(segments_seen=False), "SysV segments are not shown"),
+        (report(cut=("/dev/shm",)), "/dev/shm has 50,000 files or more"),
+        (
+            report(objects=(found(charged_to=("/docker/gone",)), found(charged_to=("/docker/gone",)))),
+            "10.0 MiB of what lies in it were charged to cgroup /docker/gone",
+        ),
         (report(unseen_pids=(1,)), "may not look into process 1"),
         (
             report(mounts=(mount(volume=Volume(VolumeKind.HOST, host_path="/dev/shm")),)),
@@ -140,6 +145,7 @@ def test_notes(whole, says):
         report(),
         report(mounts=(mount(volume=Volume(VolumeKind.EMPTY_DIR, "dshm")),)),
         report(mounts=(mount(inodes=None, inodes_left=None), mount(path="/cache", read_only=True))),
+        report(objects=(found(charged_to=("/docker/web/sub",)), found(charged_to=("/docker/web", "/")))),
         report(mounts=(mount(), mount(path="/run", volume=Volume(VolumeKind.HOST, host_path="/run")))),
     ],
 )
@@ -149,10 +155,10 @@ def test_no_note_without_need(whole):
 
 def test_removal_as_a_document():
     judged = judge([found(), replace(SEGMENT, changed_ns=NOW_NS)], (mount(),), Rules(), NOW_NS)
-    would = json.loads(shm.removal_json(judged, None, NOW_NS))
+    would = json.loads(shm_removal.removal_json(judged, None, NOW_NS))
     assert ([each["name"] for each in would["would_remove"]], would["freed_bytes"]) == (["/dev/shm/psm_1f2e"], 5 * MIB)
     assert [each["reason"] for each in would["kept"]] == ["changed 0 s ago: younger than 60 s (--min-age)"]
-    done = json.loads(shm.removal_json(judged, [Removal(found(), "it is gone")], NOW_NS))
+    done = json.loads(shm_removal.removal_json(judged, [Removal(found(), "it is gone")], NOW_NS))
     assert (done["removed"], done["freed_bytes"]) == ([], 0)
     assert [each["reason"] for each in done["kept"]][-1] == "it is gone"
 
@@ -171,7 +177,7 @@ def test_lines_of_a_watch_into_a_file():
     assert lines[0].endswith("/dev/shm: 10 MiB of 64 MiB, peak 10 MiB, 54 MiB left to its size")
     assert lines[1].endswith("/dev/shm: 30 MiB of 64 MiB, peak 30 MiB, 54 MiB left to its size")
     assert "shm_full" in lines[2] and "no room for 1 MiB" in lines[2]
-    assert "/dev/shm: peak 64 MiB of 64 MiB, full 1 times" in lines
+    assert "/dev/shm: peak 64 MiB of 64 MiB, full once" in lines
     assert "/dev/shm: recommended size: 192 MiB" in lines
 
 

@@ -12,6 +12,17 @@
 #include <sys/mman.h>
 #include <sys/syscall.h>
 #include <time.h>
+#include <ucontext.h>
+
+static ucontext_t inside, outside;
+
+static void read_a_byte(void)
+{
+	char byte;
+
+	if (read(STDIN_FILENO, &byte, 1) < 0)
+		die("read");
+}
 
 static long blocking_call(const char *name)
 {
@@ -35,7 +46,16 @@ static long blocking_call(const char *name)
 		return ppoll(&(struct pollfd){.fd = pipes[0], .events = POLLIN}, 1, &second, &(sigset_t){0});
 	if (!strcmp(name, "epoll"))
 		return epoll_wait(epoll_create1(0), &event, 1, 1000);
-	usage("blocked read|nanosleep|futex|poll|ppoll|epoll");
+	if (!strcmp(name, "coroutine")) { /* a read on a stack that is a piece of the heap, as goroutines have */
+		getcontext(&inside);
+		inside.uc_stack.ss_sp = malloc(65536);
+		inside.uc_stack.ss_size = 65536;
+		inside.uc_link = &outside;
+		makecontext(&inside, read_a_byte, 0);
+		swapcontext(&outside, &inside);
+		return 1;
+	}
+	usage("blocked read|coroutine|nanosleep|futex|poll|ppoll|epoll");
 	return 0;
 }
 
