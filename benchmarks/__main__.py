@@ -26,6 +26,7 @@ BENCHMARKS = (
     "bystander",
     "storm",
     "shm",
+    "snapshot",
     "oom_log",
     "madvise_list",
     "madvise_inject",
