@@ -51,16 +51,18 @@ def command(
       rtdebug snapshot pod/shop/cart -o json | jq .accounting
     """
     from rtdebug.containers.resolve import find_container
+    from rtdebug.host.placing import refuse_taken
     from rtdebug.render.escape import escape
     from rtdebug.render.progress import Progress
     from rtdebug.render.snapshot import render_overview
     from rtdebug.render.snapshot_pages import snapshot_json
     from rtdebug.render.terminal import terminal_width, use_colour
     from rtdebug.render.units import format_bytes
-    from rtdebug.snapshot.archive import default_path, refuse_existing, write_archive
+    from rtdebug.snapshot.archive import default_path, write_archive
     from rtdebug.snapshot.take import SnapshotOptions, take_snapshot
 
-    refuse_existing(file, force)
+    if file is not None:
+        refuse_taken(file, force)  # before the work is done
     container, notes = find_container(target, runc_roots)
     for note in notes:
         click.echo(f"note: {escape(note)}", err=True)
@@ -68,7 +70,7 @@ def command(
     with Progress("processes read") as progress:
         snapshot = take_snapshot(container, options=options, progress=progress)
     path = file or default_path(snapshot)
-    size_bytes = write_archive(snapshot, path)
+    size_bytes = write_archive(snapshot, path, force)
     if output == "json":
         click.echo(snapshot_json(snapshot), nl=False)
     else:

@@ -92,7 +92,8 @@ def describe(snapshot: Snapshot) -> str:
 
 
 def _title(snapshot: Snapshot) -> str:
-    how = ", frozen meanwhile" if snapshot.frozen else ""
+    held = "" if snapshot.frozen_ns is None else f" for {format_duration(snapshot.frozen_ns)}"
+    how = f", frozen{held}" if snapshot.frozen else ""
     return f"Snapshot of {describe(snapshot)}, took {format_duration(snapshot.took_ns)}{how}"
 
 
