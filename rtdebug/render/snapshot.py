@@ -212,4 +212,4 @@ def _percent(count: int | None, total: int) -> str:
 
 
 def _bar(count: int, total: int | None) -> str:
-    return "#" * round(_BAR_COLUMNS * max(0, count) / total) if total else ""
+    return "#" * round(_BAR_COLUMNS * min(1, max(0, count) / total)) if total else ""
