@@ -9,6 +9,7 @@ from pathlib import Path
 import click
 
 from rtdebug.commands.options import output_option, runc_root_option, target_argument
+from rtdebug.errors import RtdebugError
 
 
 @click.command("snapshot")
@@ -58,7 +59,7 @@ def command(
     from rtdebug.render.snapshot_pages import snapshot_json
     from rtdebug.render.terminal import terminal_width, use_colour
     from rtdebug.render.units import format_bytes
-    from rtdebug.snapshot.archive import default_path, write_archive
+    from rtdebug.snapshot.archive import write_archive, write_archive_here
     from rtdebug.snapshot.take import SnapshotOptions, take_snapshot
 
     if file is not None:
@@ -69,12 +70,17 @@ def command(
     options = SnapshotOptions(with_environ=with_environ, freeze=freeze, inside=inside)
     with Progress("processes read") as progress:
         snapshot = take_snapshot(container, options=options, progress=progress)
-    path = file or default_path(snapshot)
-    size_bytes = write_archive(snapshot, path, force)
+    try:
+        problem = None
+        path, size_bytes = (file, write_archive(snapshot, file, force)) if file else write_archive_here(snapshot)
+    except RtdebugError as error:  # a full disk, perhaps: what was seen is shown all the same
+        problem = error
     if output == "json":
         click.echo(snapshot_json(snapshot), nl=False)
     else:
         width = terminal_width(sys.stdout) or 100
         click.echo("\n".join(render_overview(snapshot, width, use_colour(sys.stdout, os.environ))), color=True)
+    if problem is not None:
+        raise problem
     shown = escape(str(path))
     click.echo(f"{shown}: {format_bytes(size_bytes)}; all of it: rtdebug show {shown}", err=True)

@@ -16,8 +16,12 @@ from typing import BinaryIO
 from rtdebug.errors import RtdebugError, UsageProblem
 
 
+class TakenProblem(UsageProblem):
+    """A file of that name is there already."""
+
+
 def refuse_taken(path: Path, replace: bool) -> None:
-    """Raises UsageProblem: a file is there and may not be replaced, or what is there is no file."""
+    """Raises TakenProblem: a file is there and may not be replaced; UsageProblem: what is there is no file."""
     try:
         mode = path.lstat().st_mode
     except OSError:  # nothing is there; what else is wrong shows when it is written
@@ -26,7 +30,7 @@ def refuse_taken(path: Path, replace: bool) -> None:
         what = "a link" if stat.S_ISLNK(mode) else "a folder" if stat.S_ISDIR(mode) else "no ordinary file"
         raise UsageProblem(f"{path} is {what}: it is not replaced", "give the name of a file that is to be made")
     if not replace:
-        raise UsageProblem(f"{path} is there already", "give another name, or --force to replace it")
+        raise TakenProblem(f"{path} is there already", "give another name, or --force to replace it")
 
 
 @contextmanager

@@ -52,6 +52,7 @@ LABELS = {
     "hugetlb": "hugetlb pages",
     "swap": "swap",
     "tcp_buffers": "TCP buffers",
+    "difference": "difference: charged ahead by the CPUs, and figures not of one instant",
 }
 """Of the parts of an accounting, in words."""
 _UNOWNED = {

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import gzip
 import io
+import itertools
 import json
 import re
 import tarfile
@@ -25,7 +26,7 @@ from pathlib import Path
 from typing import Any
 
 from rtdebug.errors import RtdebugError
-from rtdebug.host.placing import placed_file
+from rtdebug.host.placing import TakenProblem, placed_file
 from rtdebug.snapshot.accounting import account
 from rtdebug.snapshot.codec import FormError, from_plain, to_plain
 from rtdebug.snapshot.model import SCHEMA_VERSION, MappingGroup, Snapshot
@@ -44,12 +45,12 @@ class ArchiveError(RtdebugError):
     """The file is no snapshot that this version can read, or is damaged."""
 
 
-def default_path(snapshot: Snapshot) -> Path:
+def default_path(snapshot: Snapshot, further: str = "") -> Path:
     """A name with container and time, in the current folder; nothing of the container's name leads elsewhere."""
     name = snapshot.container.name or _RANDOM_ID.sub(r"\1", snapshot.container.id)
     safe = re.sub(r"[^\w.-]+", "-", name, flags=re.ASCII).strip(".-")[:60] or "container"
     moment = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime(snapshot.time_ns // 1_000_000_000))
-    return Path(f"rtdebug-{safe.removeprefix('rtdebug-')}-{moment}.tar.gz")
+    return Path(f"rtdebug-{safe.removeprefix('rtdebug-')}-{moment}{further}.tar.gz")
 
 
 def write_archive(snapshot: Snapshot, path: Path, replace_file: bool = True) -> int:
@@ -62,6 +63,17 @@ def write_archive(snapshot: Snapshot, path: Path, replace_file: bool = True) -> 
             for name, content in _members(snapshot):
                 _add(archive, name, content, snapshot.time_ns)
         return file.tell()
+
+
+def write_archive_here(snapshot: Snapshot) -> tuple[Path, int]:
+    """As write_archive(), under the default name; a second one of the same second gets `-2` behind it."""
+    path = default_path(snapshot)
+    for number in itertools.count(2):
+        try:
+            return path, write_archive(snapshot, path, replace_file=False)
+        except TakenProblem:
+            path = default_path(snapshot, f"-{number}")
+    raise AssertionError("unreachable")
 
 
 def read_archive(path: Path) -> Snapshot:

@@ -16,7 +16,7 @@ import pytest
 
 from rtdebug.containers.model import Container
 from rtdebug.errors import RtdebugError
-from rtdebug.snapshot.archive import ArchiveError, default_path, read_archive, write_archive
+from rtdebug.snapshot.archive import ArchiveError, default_path, read_archive, write_archive, write_archive_here
 from rtdebug.snapshot.codec import FormError, from_plain, to_plain
 from rtdebug.snapshot.model import Snapshot
 from tests.unit.snapshots import hostile, snapshot
@@ -159,6 +159,13 @@ def test_a_chosen_id_is_no_random_one():
     assert str(default_path(taken)).startswith("rtdebug-nightly-import-7-2023")
     taken = snapshot(container=Container("ab" * 32, None, "docker", 4, "running", "/"))
     assert str(default_path(taken)).startswith("rtdebug-abababababab-2023")
+
+
+def test_two_in_one_second_are_two_files(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    paths = [write_archive_here(snapshot())[0] for _ in range(3)]
+    assert [str(path).partition("Z")[2] for path in paths] == [".tar.gz", "-2.tar.gz", "-3.tar.gz"]
+    assert sorted(each.name for each in tmp_path.iterdir()) == sorted(map(str, paths))
 
 
 def packed(*members):
