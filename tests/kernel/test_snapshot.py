@@ -281,8 +281,10 @@ def test_it_is_thawed_whenever_it_is_killed(holder):
 
 def test_it_is_thawed_if_the_watchdog_is_killed(holder):
     freezer = freezer_of(holder)
+    children = Path(f"/proc/self/task/{os.getpid()}/children")
+    before = set(children.read_text().split())
     with pytest.raises(RtdebugError), frozen(freezer):
-        (watchdog,) = map(int, Path(f"/proc/self/task/{os.getpid()}/children").read_text().split())
+        (watchdog,) = map(int, set(children.read_text().split()) - before)
         assert freezer.is_frozen()
         os.kill(watchdog, signal.SIGKILL)
     assert is_thawed(freezer)()
@@ -426,3 +428,24 @@ def test_many_processes_are_read_by_helpers():
             assert seen[-1] == (41, 41)
         finally:
             Path(file).unlink()
+
+
+def test_a_full_disk_leaves_no_half_file_and_shows_what_was_seen(runc, tmp_path):
+    box = runc.start(script="sleep 1000")
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=4k", "rtdebug-full", tmp_path], check=True)
+    try:
+        done = rtdebug("snapshot", box.id, "--file", tmp_path / "a.tar.gz", status=1)
+        assert "No space left" in done.stderr and "Where it is" in done.stdout
+        assert json.loads(rtdebug("snapshot", box.id, "--file", tmp_path / "a", "-o", "json", status=1).stdout)
+        assert list(tmp_path.iterdir()) == []
+    finally:
+        subprocess.run(["umount", tmp_path], check=True)
+
+
+def test_without_root_the_error_says_so(runc):
+    box = runc.start(script="sleep 1000")
+    nobody = ["setpriv", "--reuid", "65534", "--regid", "65534", "--clear-groups", "env", "HOME=/nonexistent"]
+    done = subprocess.run(
+        [*nobody, sys.executable, "-m", "rtdebug", "snapshot", box.id], capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode == 4 and "without root" in done.stderr
