@@ -21,10 +21,11 @@ from rtdebug.host.cgroup import find_memory_hierarchy
 from rtdebug.host.descriptors import FdKind
 from rtdebug.host.maps import MappingKind
 from rtdebug.host.memcg import read_memory
+from rtdebug.host.mounts import read_mountinfo
 from rtdebug.snapshot.accounting import account
 from rtdebug.snapshot.archive import read_archive, write_archive
 from rtdebug.snapshot.diff import Fate, Subject, compare
-from rtdebug.snapshot.freeze import find_freezer, frozen
+from rtdebug.snapshot.freeze import Freezer, find_freezer, frozen
 from rtdebug.snapshot.processes import Reading, read_processes
 from rtdebug.snapshot.take import SnapshotOptions, take_snapshot
 from tests.kernel.runtime_fixtures import FILL_BYTES, make_rootfs, wait_for
@@ -277,6 +278,50 @@ def test_it_is_thawed_whenever_it_is_killed(holder):
         met_frozen += freezer.is_asked()
         wait_for(is_thawed(freezer), "the watchdog to thaw it", timeout_s=3)
     assert met_frozen  # else this has shown nothing
+
+
+@contextmanager
+def unified_freezer():
+    """A process in a cgroup of the v2 hierarchy, which needs no controller for it."""
+    mount = next((Path(each.mount_point) for each in read_mountinfo() if each.fstype == "cgroup2"), None)
+    if mount is None:
+        pytest.skip("no cgroup v2 hierarchy is mounted here")
+    folder = mount / f"rtdebug-freeze-{os.getpid()}"
+    folder.mkdir()
+    try:
+        with running("sleep", "1000") as process:
+            (folder / "cgroup.procs").write_text(str(process.pid))
+            yield Freezer(folder, 2)
+    finally:
+        remove_cgroup(folder)
+
+
+def remove_cgroup(folder):
+    def removed():
+        try:
+            folder.rmdir()
+        except OSError:  # its process is not quite gone
+            return False
+        return True
+
+    wait_for(removed, f"{folder} to be empty")
+
+
+def test_the_freezer_of_cgroup_v2():
+    with unified_freezer() as freezer:
+        with frozen(freezer):
+            assert freezer.is_frozen()
+        assert is_thawed(freezer)()
+        pid = in_session_of_its_own(lambda: hold(freezer))
+        wait_for(freezer.is_frozen, "the cgroup to be frozen")
+        kill_group(pid)
+        wait_for(is_thawed(freezer), "the watchdog to thaw it", timeout_s=3)
+        freezer.freeze()
+        wait_for(freezer.is_frozen, "the cgroup to be frozen")
+        with frozen(freezer):
+            pass
+        assert freezer.is_frozen()  # somebody else's
+        freezer.thaw()
 
 
 def test_it_is_thawed_if_the_watchdog_is_killed(holder):
