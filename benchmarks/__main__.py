@@ -26,6 +26,7 @@ BENCHMARKS = (
     "bystander",
     "storm",
     "shm",
+    "snapshot",
     "oom_log",
     "madvise_list",
     "madvise_inject",
@@ -45,17 +46,6 @@ def main(names: tuple[str, ...], output: str) -> None:
 
     Without NAME: all of them. Times are compared by the least of all rounds, the rest by the median; medians are shown
     with the least and the largest in brackets.
-    NAMEs are help, start, memory, overhead, bystander, storm, madvise_list, madvise_inject; the default is all. Times
-    are compared by the least of all rounds, the rest by the median; medians are shown with the least and the largest
-    in brackets.
-    NAMEs are help, start, memory, overhead, bystander, storm, madvise_list, madvise_inject, madvise_run; the default is
-    all. Times are compared by the least of all rounds, the rest by the median; medians are shown with the least and the
-    largest in brackets.
-    NAMEs are help, start, memory, overhead, bystander, storm, leaks_record; the default is all. Times are compared by
-    the least of all rounds, the rest by the median; medians are shown with the least and the largest in brackets.
-    NAMEs are help, start, memory, overhead, bystander, storm, leaks_record, leaks_quality, leaks_scale; the default is
-    all. Times are compared by the least of all rounds, the rest by the median; medians are shown with the least and the
-    largest in brackets.
     """
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # cgroups and processes are removed on the way out
     machine = _machine()

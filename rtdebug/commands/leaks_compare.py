@@ -28,9 +28,11 @@ def command(base: Path, new: Path, output: str, min_span_s: float | None, min_gr
     """
     from rtdebug.leaks.batch import gather, sites_of
     from rtdebug.leaks.compare import compare, compare_sites
+    from rtdebug.leaks.extras import require_extras
     from rtdebug.leaks.rules import DEFAULT
     from rtdebug.render.leaks_compare import compare_json, compare_table
 
+    require_extras()
     rules = DEFAULT.with_floors(min_span_s, min_growth_bytes)
     with progress_line() as progress:
         before, notes = gather([base], progress=progress)

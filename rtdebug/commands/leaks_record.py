@@ -110,6 +110,11 @@ def command(
     def tell(progress: Progress) -> None:
         status.show(status_line(progress))
 
+    def ready() -> None:
+        sources = tuple(name for name, on in (("stacks", stacks), ("malloc", malloc)) if on)
+        status.clear()
+        click.echo(escape(ready_line(store, interval_s, targets, sources)), err=True)
+
     for note in notes:
         notice(note)
     host = platform.node()
@@ -125,8 +130,7 @@ def command(
             sites=None if sites is None else stack.enter_context(sites),
             tell=tell,
         )
-        sources = tuple(name for name, on in (("stacks", stacks), ("malloc", malloc)) if on)
-        recorder.run(lambda: click.echo(escape(ready_line(store, interval_s, targets, sources)), err=True))
+        recorder.run(ready)
     status.clear()
     progress = recorder.progress()
     if output == "json":

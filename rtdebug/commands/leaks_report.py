@@ -49,6 +49,7 @@ def command(
     """
     from rtdebug.leaks.batch import analyse, sites_of
     from rtdebug.leaks.clusters import clusters
+    from rtdebug.leaks.extras import require_extras
     from rtdebug.leaks.findings import findings
     from rtdebug.leaks.foreign import Hints
     from rtdebug.leaks.rules import DEFAULT
@@ -58,6 +59,7 @@ def command(
     from rtdebug.render.terminal import terminal_width, use_colour
 
     paths = stores_of(paths)
+    require_extras(*(("matplotlib",) if page_path else ()))
     rules = DEFAULT.with_floors(min_span_s, min_growth_bytes)
     with progress_line() as progress, start_workers(workers, scheduler) as executor:
         analysis = analyse(paths, rules, Hints(unit, interval_s), executor, progress)

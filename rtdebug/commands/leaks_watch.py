@@ -40,12 +40,14 @@ def command(
     import time
 
     from rtdebug.host.signals import on_stop_signals
+    from rtdebug.leaks.extras import require_extras
     from rtdebug.leaks.rules import DEFAULT
     from rtdebug.leaks.streaming import watch
     from rtdebug.render.jsonl import encode_object
     from rtdebug.render.leaks_report import change_line, change_object
 
     stopped: list[bool] = []
+    require_extras()
     rules = DEFAULT.with_floors(min_span_s, min_growth_bytes)
     with on_stop_signals(lambda: stopped.append(True)) as wake_fd:
         for judged in watch(stores_of(paths), rules, every_s, duration_s, lambda: bool(stopped), wake_fd):

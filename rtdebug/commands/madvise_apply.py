@@ -50,7 +50,7 @@ def command(
 
     COLD, PAGEOUT, WILLNEED and COLLAPSE act from outside, by process_madvise(2). For the others, such as
     HUGEPAGE, NOHUGEPAGE, DONTDUMP and MERGEABLE, the process must call madvise(2) itself: one thread of it is
-    stopped for less than a millisecond, makes that call, and runs on. It does so too if rtdebug is killed.
+    stopped, mostly for less than a millisecond, makes that call, and runs on; also if rtdebug is killed.
 
     With --for the advice is taken back after that time, on Ctrl-C, when rtdebug is killed, and when the
     container comes within 10 % of its memory limit or its tasks wait for memory.

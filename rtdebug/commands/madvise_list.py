@@ -60,18 +60,18 @@ def command(
     from rtdebug.host.thp import read_thp
     from rtdebug.madvise.candidates import ProcessMaps, find_candidates, read_process
     from rtdebug.madvise.idle import watch_accesses
+    from rtdebug.madvise.members import members
     from rtdebug.render.escape import escape
     from rtdebug.render.madvise_list import list_json, list_table
     from rtdebug.render.progress import Progress
-    from rtdebug.tracing.scope import check_pid, make_scope, pids_in
+    from rtdebug.tracing.scope import check_pid, make_scope
 
     container, notes = find_container(target, runc_roots)
     for note in notes:
         click.echo(f"note: {escape(note)}", err=True)
-    scope = make_scope(container)
     if pid is not None:
-        check_pid(pid, scope)
-    pids = sorted(pids_in(scope)) if pid is None else [pid]
+        check_pid(pid, make_scope(container))
+    pids = members(container) if pid is None else [pid]
     if idle_s is not None:
         with Progress(f"s: seeing what {len(pids):,} processes access") as waited:
             watch_accesses(pids, idle_s, waited)

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from functools import cache
 from itertools import islice
 from pathlib import Path
 
 from rtdebug.containers.inventory import Inventory
-from rtdebug.containers.resolve import find_container, list_containers
+from rtdebug.containers.resolve import called, find_container, list_containers
 from rtdebug.diagnose.app_log import AppMessage, read_app_log
 from rtdebug.diagnose.facts import Asked, Facts, read_diagnosis
 from rtdebug.diagnose.finding import Finding
 from rtdebug.diagnose.rules import diagnose
-from rtdebug.errors import RtdebugError, TargetError
+from rtdebug.errors import AmbiguousTarget, NotRunning, RtdebugError, TargetError
 from rtdebug.host.stopping import Wait
 from rtdebug.oom.gather import Places
 
@@ -46,16 +47,34 @@ def diagnose_one(
     try:
         container, notes = find_container(target, runc_roots)
     except TargetError as unknown:
-        facts = read_diagnosis(Asked(target, None, None, log, messages), inventory, 0, wait)
-        if not facts.episodes and not messages:
-            raise unknown from None
-        return facts, diagnose(facts)
+        return _of_one_that_is_down(unknown, Asked(target, None, None, log, messages), inventory, wait)
     for note in notes:
         notice(note)
     facts = read_diagnosis(
         Asked(target, container, inventory().hierarchy, log, messages), inventory, sample_s, wait
     )
     return facts, diagnose(facts)
+
+
+def _of_one_that_is_down(
+    unknown: TargetError, asked: Asked, inventory: Callable[[], Inventory], wait: Wait
+) -> tuple[Facts, tuple[Finding, ...]]:
+    """By its id where a runtime remembers that: logs know no names. Raises TargetError if no log knows it either."""
+    if isinstance(unknown, AmbiguousTarget):
+        raise unknown from None
+    known = called(asked.target, inventory())
+    first = replace(known[0], pid=None, status="stopped", cgroup=None) if known else None
+    ids = frozenset(container.id for container in known)
+    facts = read_diagnosis(replace(asked, container=first, ids=ids), inventory, 0, wait)
+    if facts.episodes or asked.messages:
+        return facts, diagnose(facts)
+    if first is None or facts.notes:
+        raise unknown from None
+    raise NotRunning(
+        f"container {asked.target!r} does not run, and {asked.log} has no OOM kill of it",
+        "it ended for another reason, or that log has turned over: `rtdebug oom --journal --container NAME` asks the "
+        "journal, --kernel-log FILE reads another log, --app-log FILE the program's own",
+    ) from None
 
 
 def diagnose_all(

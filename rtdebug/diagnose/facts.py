@@ -10,6 +10,7 @@ from typing import TypeVar
 
 from rtdebug.containers.inventory import Inventory
 from rtdebug.containers.model import Container
+from rtdebug.containers.owners import OwnerOf, owners
 from rtdebug.diagnose.app_log import AppMessage
 from rtdebug.errors import HostUnable, RtdebugError
 from rtdebug.host.cgroup import MemoryHierarchy
@@ -63,7 +64,7 @@ class Facts:
     """What is known. None, or empty: not known, or it does not run."""
 
     container: Container | None
-    """None: only the kernel log knows it."""
+    """Stopped, or None: only logs know what became of it."""
     host: HostFacts
     shm: ShmReport | None = None
     limits: LimitFacts | None = None
@@ -107,10 +108,13 @@ class Asked:
 
     target: str
     container: Container | None
-    """None: it does not run."""
+    """None: no runtime knows it."""
     hierarchy: MemoryHierarchy | None
+    """None: it does not run."""
     log: Places
     messages: tuple[AppMessage, ...] = ()
+    ids: frozenset[str] = frozenset()
+    """Further ids that the target stands for."""
 
 
 def read_diagnosis(
@@ -120,16 +124,15 @@ def read_diagnosis(
     notes: list[str] = []
     container = asked.container
     limits = shm = before = now = None
-    if container is not None and asked.hierarchy is not None:
-        place = _try(notes, lambda: place_of(container, _known(asked.hierarchy)))
+    if container is not None and (hierarchy := asked.hierarchy) is not None:
+        place = _try(notes, lambda: place_of(container, hierarchy))
         if place is not None:
             limits = _try(notes, lambda: read_facts(place, proc))
             before = _moment(place.path, proc)
             wait(sample_s)
             now = _moment(place.path, proc)
-    if container is not None:
-        shm = _try(notes, lambda: read_shm(container, asked.hierarchy, proc))
-    episodes = _try(notes, lambda: tuple(_episodes(asked))) or ()
+        shm = _try(notes, lambda: read_shm(container, hierarchy, proc))
+    episodes = _try(notes, lambda: tuple(_episodes(asked, owners(inventory().containers)))) or ()
     neighbours = _try(notes, lambda: read_neighbours(inventory()))
     return Facts(
         container=container,
@@ -156,13 +159,13 @@ def read_neighbours(inventory: Inventory) -> Neighbours:
     return Neighbours(len(limits), sum(known), len(limits) - len(known))
 
 
-def _episodes(asked: Asked) -> Iterator[OomEpisode]:
+def _episodes(asked: Asked, owner: OwnerOf) -> Iterator[OomEpisode]:
     """By every name it has: the log knows ids and paths."""
     container = asked.container
-    names = {asked.target}
+    names = {asked.target, *asked.ids}
     if container is not None:
         names |= {name for name in (container.cgroup, container.id) if name}
-    for episode in gather(asked.log, Selection()):
+    for episode in gather(asked.log, Selection(), owner):
         if any(is_of_container(episode, name) for name in names - {"", "/"}):
             yield episode
 
@@ -175,11 +178,6 @@ def _moment(path: Path, proc: Path) -> Moment | None:
 def _growth(before: Mapping[str, int], now: Mapping[str, int], names: Sequence[str]) -> int | None:
     known = [now[name] - before[name] for name in names if name in before and name in now]
     return sum(known) if known else None
-
-
-def _known(hierarchy: MemoryHierarchy | None) -> MemoryHierarchy:
-    assert hierarchy is not None
-    return hierarchy
 
 
 def _try(notes: list[str], look: Callable[[], T]) -> T | None:

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 _DAY_NS = 86_400_000_000_000
 _BLOCK = 256
+_SAME_START_NS = 2_000_000_000
 _UNLIMITED = 1 << 60
 """v1 says PAGE_COUNTER_MAX where there is no limit."""
 Progress = Callable[[str], None]
@@ -167,8 +168,12 @@ def _facts(beside: Beside, restarts: tuple[int, ...]) -> Facts:
 
 
 def _restarts(starts: set[int] | None) -> tuple[int, ...]:
-    """All starts but the first."""
-    return tuple(sorted(starts)[1:]) if starts else ()
+    """All starts but the first. Two that are nearer than the clock was set by are one."""
+    kept: list[int] = []
+    for start in sorted(starts or ()):
+        if not kept or start - kept[-1] > _SAME_START_NS:
+            kept.append(start)
+    return tuple(kept[1:])
 
 
 def _look(task: tuple[Segment, int]) -> Presence:

@@ -7,7 +7,7 @@ from pathlib import Path
 from rtdebug.host.maps import PROC
 from rtdebug.host.process import read_ids
 from rtdebug.host.text import valid_utf8
-from rtdebug.leaks.site_maps import SiteKey, SiteMaps, SiteTotals
+from rtdebug.leaks.site_maps import UNPAIRED, SiteKey, SiteMaps, SiteTotals
 from rtdebug.tracing.symbols import Frame, Symbolizer
 
 MAX_FRAMES = 32
@@ -31,6 +31,10 @@ class SiteStacks:
                 frames.pop()
             self._texts[key] = "\n".join(map(_line, frames[:MAX_FRAMES])) or _UNKNOWN
         return self._texts[key]
+
+    def knows(self, key: SiteKey) -> bool:
+        """Whether text() would be quick."""
+        return key in self._texts or key.stack_id == UNPAIRED
 
     def forget(self, key: SiteKey) -> None:
         """Let go of a site that will not come again."""

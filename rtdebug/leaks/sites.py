@@ -37,6 +37,8 @@ MAX_MALLOC_PROCESSES = 64
 """Each has uprobes of its own in the allocator, and each makes those of its neighbours a little slower."""
 COST_SHARE = 0.1
 """Of one CPU: beyond it the user is told what --malloc costs."""
+NAMING_NS = 500_000_000
+"""So long the stacks of new sites are named in one pass; the rest waits for the next."""
 MAX_ROWS = 4096
 """Rows of one pass: those that hold most."""
 
@@ -172,7 +174,12 @@ class SiteWatcher:
         changed = [(key, totals) for key, totals in self._maps.sites().items() if totals != self._reported.get(key)]
         changed.sort(key=lambda item: item[1].freed_bytes - item[1].allocated_bytes)
         self._learn(alive)
-        rows = [row for key, totals in changed[:MAX_ROWS] if (row := self._row(time_ns, key, totals)) is not None]
+        until_ns = time.monotonic_ns() + NAMING_NS
+        rows = []
+        for key, totals in changed[:MAX_ROWS]:
+            if self._stacks.knows(key) or time.monotonic_ns() < until_ns:
+                row = self._row(time_ns, key, totals)
+                rows += [] if row is None else [row]
         self._forget_the_gone({(key.pid, key.life) for key, _ in changed} | self._who.keys(), alive)
         return rows
 

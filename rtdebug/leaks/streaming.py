@@ -32,6 +32,8 @@ class Follower:
     _parts: dict[str, Part] = field(default_factory=dict)
     _rows: dict[Path, int] = field(default_factory=dict)
     """Rows of each segment that were read, by its path without suffix: it changes when the segment is closed."""
+    _closed: set[Path] = field(default_factory=set)
+    """Those that nothing is added to any more."""
     _told: dict[Labels, tuple[str, str]] = field(default_factory=dict)
 
     def poll(self) -> list[Judged]:
@@ -41,8 +43,12 @@ class Follower:
             if segment.table not in ("cgroups", "processes"):
                 continue
             stem = segment.path.with_suffix("")
+            if stem in self._closed:
+                continue
             part = read_part(segment, latest_ns, {}, self._rows.get(stem, 0))
             self._rows[stem] = self._rows.get(stem, 0) + part.rows
+            if not segment.is_stream and segment.path.exists():
+                self._closed.add(stem)
             if part.rows:
                 known = self._parts.get(segment.table)
                 self._parts[segment.table] = join_parts([known, part] if known else [part])

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from rtdebug.errors import RtdebugError, UsageProblem
+from rtdebug.leaks.arrow import record_batch
 from rtdebug.leaks.segments import SEALED, STREAM, arrow_schema, find_segments, host_in_name, parse_segment
 from rtdebug.leaks.store import iter_stream
 from rtdebug.leaks.tables import TABLES, Row
@@ -187,11 +188,7 @@ class _Stream:
 
     def write(self, rows: list[Row]) -> None:
         """Append one batch, whole or not at all. Raises OSError; then no more can be written."""
-        import pyarrow as pa
-
-        columns = zip(*rows, strict=True)
-        arrays = [pa.array(column, field.type) for column, field in zip(columns, self._schema, strict=True)]
-        self._writer.write_batch(pa.record_batch(arrays, schema=self._schema))
+        self._writer.write_batch(record_batch(rows, self._schema))
         content = memoryview(self._waiting.take())
         written = 0
         try:

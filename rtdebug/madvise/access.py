@@ -1,6 +1,6 @@
 """Patterns of accesses, made from a seed before anything is measured, and done at native speed.
 
-numpy's loops are compiled: one call is a million accesses. benchmarks/madvise_run.py has the same loops in C beside them.
+numpy's loops are compiled: a call is a million accesses. benchmarks/madvise_run.py has the same loops in C beside them.
 """
 
 from __future__ import annotations

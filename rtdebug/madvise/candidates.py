@@ -71,7 +71,7 @@ class Candidates:
     left_out: int
     """Mappings below the least size."""
     gone: int
-    """Processes that ended meanwhile, or may not be read."""
+    """Processes that are threads of the kernel, ended meanwhile, or may not be read."""
 
 
 def read_process(pid: int, proc: Path = Path("/proc")) -> ProcessMaps | None:

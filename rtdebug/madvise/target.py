@@ -41,7 +41,8 @@ def find_mapping(mappings: Sequence[Mapping], wanted: str) -> Mapping:
     text = wanted.strip()
     if not text:
         raise UsageProblem("--mapping names nothing", "give an address inside it, or its name")
-    if found := _by_name(mappings, text):
+    # a program can give a file the name of an address: with 0x it is never taken for a name
+    if not text.lower().startswith("0x") and (found := _by_name(mappings, text)):
         return _the_one(found, wanted)
     if match := _ADDRESS.fullmatch(text):
         address = int(match[1], 16)

@@ -11,7 +11,7 @@ from rtdebug.render.escape import escape
 from rtdebug.render.jsonl import encode_object
 from rtdebug.render.oom_verdict import fill
 from rtdebug.render.terminal import Style, paint
-from rtdebug.render.units import format_bytes, format_value, short_id
+from rtdebug.render.units import format_bytes, format_value, short_id, short_path
 from rtdebug.tracing.line import Value
 
 _STYLES = {Severity.CRITICAL: Style.ALARM, Severity.WARNING: Style.FAILED, Severity.NOTE: Style.QUIET}
@@ -56,7 +56,7 @@ def diagnosis_page(
         yield ""
         title = f"{number}. {finding.severity.value}: {finding.rule}"
         yield paint(title, _STYLES[finding.severity], colour)
-        for row in wrap(fill(finding.cause, finding.evidence), width - len(_INDENT)):
+        for row in wrap(short_path(fill(finding.cause, finding.evidence)), width - len(_INDENT)):
             yield _INDENT + row
         yield from _rows("seen", [_figures(finding)], width)
         yield from _rows("change", finding.change, width)
@@ -85,8 +85,8 @@ def _name(target: str, facts: Facts) -> str:
 
 
 def _state(facts: Facts) -> str:
-    if facts.container is None:
-        return "It does not run now: only the kernel log was looked at."
+    if facts.container is None or not facts.container.is_running:
+        return "It does not run now: only logs were looked at."
     memory, limits = facts.memory, facts.limits
     if memory is None or limits is None:
         return "It has no memory cgroup of its own."
@@ -112,6 +112,6 @@ def _spoken(name: str) -> str:
 def _rows(label: str, texts: Sequence[str], width: int) -> Iterator[str]:
     head = f"{_INDENT}{label:<8}"
     for text in texts:
-        for row in wrap(text, width - len(head)):
+        for row in wrap(short_path(text), width - len(head)):
             yield head + row
             head = " " * len(head)

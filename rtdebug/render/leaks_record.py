@@ -20,7 +20,7 @@ def status_line(progress: Progress) -> str:
     """One line of at most 100 columns."""
     share = progress.cpu_ns / progress.elapsed_ns if progress.elapsed_ns else 0.0
     return (
-        f"{_count(progress.containers, 'container')}, {_count(progress.processes, 'process')}: "
+        f"{_who(progress)}: "
         f"{_count(progress.samples, 'sample')} in {format_duration(progress.elapsed_ns)}, "
         f"{format_bytes(progress.size_bytes)}, {share:.1%} of a CPU"
     )
@@ -41,6 +41,13 @@ def summary_json(progress: Progress, store: Path) -> str:
     """The summary as one JSON document."""
     fields = {name: getattr(progress, name) for name in Progress.__slots__}
     return encode_object({"store": str(store), **fields}) + "\n"
+
+
+def _who(progress: Progress) -> str:
+    processes = _count(progress.processes, "process")
+    if not progress.containers and progress.processes:  # targets that are no containers
+        return processes
+    return f"{_count(progress.containers, 'container')}, {processes}"
 
 
 def _count(count: int, thing: str) -> str:

@@ -146,7 +146,8 @@ def _time_left(left_s: float | None) -> str:
 
 
 def _plain_row(verdict: Verdict) -> tuple[str, ...]:
-    return verdict.verdict, _name(verdict), verdict.labels.kind, f"{verdict.shape}: {verdict.reason}"
+    why = verdict.reason if verdict.reason.startswith(verdict.shape) else f"{verdict.shape}: {verdict.reason}"
+    return verdict.verdict, _name(verdict), verdict.labels.kind, why
 
 
 def _name(verdict: Verdict) -> str:

@@ -97,7 +97,7 @@ def _footnotes(found: Candidates, least_bytes: int, idle_s: float | None) -> Ite
         least = format_bytes(least_bytes)
         yield f"{format_count(found.left_out)} mappings with less than {least} resident are left out"
     if found.gone:
-        yield f"{format_count(found.gone)} processes ended meanwhile or may not be read"
+        yield f"{format_count(found.gone)} processes are the kernel's, ended meanwhile, or may not be read"
     if not found.found:
         return
     if idle_s is None:

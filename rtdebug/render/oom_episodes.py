@@ -8,7 +8,7 @@ from typing import TextIO
 from rtdebug.oom.episode import OomEpisode
 from rtdebug.render.oom_json import oom_json
 from rtdebug.render.oom_page import oom_page
-from rtdebug.render.oom_table import oom_table
+from rtdebug.render.oom_table import OomTable
 from rtdebug.render.terminal import terminal_width
 
 _PAGE_COLUMNS = 80
@@ -22,15 +22,17 @@ def show_episodes(episodes: Iterable[OomEpisode], output: str, out: TextIO) -> i
     """
     if output != "table":
         return _stream(episodes, output, out)
-    known: list[OomEpisode] = []
+    table, only, count = OomTable(), None, 0
     try:
-        known.extend(episodes)  # what came before an error stays in it
-    finally:
-        if len(known) > 1:
-            out.write(oom_table(known))
-        else:
-            _stream(known, "text", out)
-    return len(known)
+        for episode in episodes:
+            table.add(episode)
+            only, count = episode, count + 1
+    finally:  # what came before an error is shown
+        if count > 1:
+            out.write(table.text())
+        elif only is not None:
+            _stream([only], "text", out)
+    return count
 
 
 def _stream(episodes: Iterable[OomEpisode], output: str, out: TextIO) -> int:

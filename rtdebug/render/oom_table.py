@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator
 
 from rtdebug.oom.episode import OomEpisode
 from rtdebug.oom.log_usage import counter_of
 from rtdebug.oom.schema import killed_of
 from rtdebug.render.columns import align, cut_middle
-from rtdebug.render.escape import escape
 from rtdebug.render.units import UNKNOWN, format_bytes, short_id, short_path
 
 _HEADER = ("TIME", "SCOPE", "WHOSE", "KILLED", "HELD", "LIMIT", "VERDICT")
@@ -17,17 +16,39 @@ _WIDEST = 30
 _NS = 1_000_000_000
 
 
-def oom_table(episodes: Sequence[OomEpisode]) -> str:
-    """The table for people; with a column for the host where there are several."""
-    machines = {episode.record.machine for episode in episodes if episode.record.machine}
-    several = len(machines) > 1
-    header = ("HOST", *_HEADER) if several else _HEADER
-    rows = [
-        ((episode.record.machine or UNKNOWN,) if several else ()) + _row(episode) for episode in episodes
-    ]
-    right = {column + several for column in _NUMBERS}
-    lines = align([header, *rows], right=right, limit=_WIDEST)
-    return "\n".join([*lines, *_below(episodes)]) + "\n"
+class OomTable:
+    """The table for people; of an episode it keeps only its row, for a log may hold many with long task tables."""
+
+    def __init__(self) -> None:
+        self._rows: list[tuple[str, ...]] = []
+        self._machines: list[str | None] = []
+        self._incomplete = 0
+        self._suppressed = 0
+
+    def add(self, episode: OomEpisode) -> None:
+        """One more line."""
+        record = episode.record
+        self._rows.append(_row(episode))
+        self._machines.append(record.machine)
+        self._incomplete += not record.complete
+        self._suppressed += record.suppressed_dumps or 0
+
+    def text(self) -> str:
+        """All of it, with a column for the host where there are several."""
+        several = len(set(self._machines) - {None}) > 1
+        rows = [_HEADER, *self._rows]
+        if several:
+            hosts = ["HOST", *(machine or UNKNOWN for machine in self._machines)]
+            rows = [(host, *row) for host, row in zip(hosts, rows, strict=True)]
+        lines = align(rows, right={column + several for column in _NUMBERS}, limit=_WIDEST)
+        return "\n".join([*lines, *self._below()]) + "\n"
+
+    def _below(self) -> Iterator[str]:
+        yield f"{len(self._rows)} OOM kills; each on a page of its own with -o text, all of it with -o json"
+        if self._incomplete:
+            yield f"* {self._incomplete} incomplete: the log does not hold the whole dump"
+        if self._suppressed:
+            yield f"the kernel left out {self._suppressed} more dumps (rate limit): there were more kills than these"
 
 
 def _row(episode: OomEpisode) -> tuple[str, ...]:
@@ -48,12 +69,7 @@ def _row(episode: OomEpisode) -> tuple[str, ...]:
 
 def short_time(episode: OomEpisode) -> str:
     """To the second; what has no date by its uptime."""
-    when = episode.when
-    if when.text is None:
-        return UNKNOWN
-    if when.kind in ("utc", "local"):
-        return when.text.partition(".")[0].removesuffix("Z").replace("T", " ") + ("Z" if when.kind == "utc" else "")
-    return when.text
+    return episode.when.to_the_second or UNKNOWN
 
 
 def whose(episode: OomEpisode) -> str:
@@ -84,14 +100,3 @@ def _held(episode: OomEpisode) -> int | None:
     sizes = [episode.facts.victim_kinds.get(kind) for kind in ("anon", "shmem", "file")]
     known = [size for size in sizes if size is not None]
     return sum(known) if known else None
-
-
-def _below(episodes: Sequence[OomEpisode]) -> list[str]:
-    lines = [f"{len(episodes)} OOM kills; each on a page of its own with -o text, all of it with -o json"]
-    incomplete = sum(not episode.record.complete for episode in episodes)
-    if incomplete:
-        lines.append(f"* {incomplete} incomplete: the log does not hold the whole dump")
-    suppressed = sum(episode.record.suppressed_dumps or 0 for episode in episodes)
-    if suppressed:
-        lines.append(f"the kernel left out {suppressed} more dumps (rate limit): there were more kills than these")
-    return [escape(line) for line in lines]

@@ -15,7 +15,7 @@ from rtdebug.host.descriptors import MountTable
 from rtdebug.host.process import pids, read_stat
 from rtdebug.snapshot.model import ProcessRecord
 from rtdebug.snapshot.process import ProcessReader, read_boot_time_ns
-from rtdebug.snapshot.smaps import MOST_GROUPS, SmapsReader
+from rtdebug.snapshot.smaps import COLUMNS_FROM_BYTES, MOST_GROUPS, SmapsReader
 
 _MANY = 32
 """From so many processes on it pays to fork helpers."""
@@ -53,7 +53,7 @@ def read_processes(
     """The records of those that live to the end of their reading, and the pids of those that did not."""
     helpers = min(_MOST_HELPERS, len(os.sched_getaffinity(0)))
     if len(wanted) < _MANY or helpers < 2:
-        records = _read_some(wanted, reading, MOST_GROUPS, progress)
+        records = _read_some(wanted, reading, SmapsReader(), progress)
     else:
         records = _read_with_helpers(wanted, reading, helpers, progress)
     found = {record.pid for record in records}
@@ -64,21 +64,24 @@ def _read_with_helpers(
     wanted: Sequence[int], reading: Reading, helpers: int, progress: Progress | None
 ) -> list[ProcessRecord]:
     """Every helper takes its share; this process takes one too, and its progress stands for all."""
+    import rtdebug.snapshot.columns  # noqa: F401 - once, before the helpers are forked
+
     shares = [wanted[index::helpers] for index in range(helpers)]
     room = MOST_GROUPS // helpers
-    children = [Child(partial(_read_some, share, reading, room)) for share in shares[1:]]
+    parts = [partial(_read_some, share, reading, SmapsReader(room, COLUMNS_FROM_BYTES)) for share in shares]
+    children = [Child(part) for part in parts[1:]]
     scaled = None if progress is None else lambda done, _: progress(min(done * helpers, len(wanted)), len(wanted))
-    records = _read_some(shares[0], reading, room, scaled)
+    records = parts[0](scaled)
     for child in children:
         records += child.result()
     return sorted(records, key=lambda record: record.pid)
 
 
 def _read_some(
-    wanted: Sequence[int], reading: Reading, room: int, progress: Progress | None = None
+    wanted: Sequence[int], reading: Reading, smaps: SmapsReader, progress: Progress | None = None
 ) -> list[ProcessRecord]:
     reader = ProcessReader(
-        smaps=SmapsReader(room),
+        smaps=smaps,
         mounts=MountTable(reading.proc),
         proc=reading.proc,
         boot_time_ns=read_boot_time_ns(reading.proc),

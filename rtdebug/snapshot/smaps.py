@@ -19,7 +19,7 @@ from rtdebug.snapshot.model import MappingGroup
 
 MOST_GROUPS = 100_000
 """Of a whole snapshot; further mappings are added up by kind. A container can map a million files."""
-_COLUMNS_FROM_BYTES = 1 << 20
+COLUMNS_FROM_BYTES = 512 << 10
 """So much text is read before numpy is loaded: that takes as long as parsing it the other way."""
 
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # malloc.h
@@ -44,7 +44,7 @@ class SmapsReader:
         """As read(), of the text. Raises MapsError."""
         self.seen_bytes += len(text)
         groups = None
-        if self.seen_bytes > _COLUMNS_FROM_BYTES:
+        if self.seen_bytes > COLUMNS_FROM_BYTES:
             from rtdebug.snapshot.columns import groups_by_columns
 
             _keep_freed_memory()

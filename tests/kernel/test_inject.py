@@ -18,7 +18,7 @@ from pathlib import Path
 
 import pytest
 
-from rtdebug.errors import RtdebugError, TargetError
+from rtdebug.errors import TargetError
 from rtdebug.host.maps import Mapping, SmapsEntry, read_maps, read_smaps
 from rtdebug.madvise import inject as module
 from rtdebug.madvise.advice import find_advice
@@ -234,37 +234,20 @@ def test_killed_in_a_blocking_call_it_ends_as_by_a_signal() -> None:
         assert (values["result"], values["errno"]) == expected
 
 
-def test_signals_are_handled_while_it_is_borrowed_over_and_over(tmp_path: Path) -> None:
-    script = tmp_path / "signals.py"
-    script.write_text(
-        "import signal, sys\n"
-        "got = 0\n"
-        "def handle(*_):\n"
-        "    global got\n"
-        "    got += 1\n"
-        "signal.signal(signal.SIGUSR1, handle)\n"
-        "print('ready', flush=True)\n"
-        "while got < 200: sum(range(1000))\n"
-        "print(got, signal.pthread_sigmask(signal.SIG_BLOCK, ()), flush=True)\n"
-    )
-    process = subprocess.Popen([sys.executable, script], stdout=subprocess.PIPE, text=True)
-    try:
-        assert process.stdout is not None and process.stdout.readline() == "ready\n"
-        found = examine(process.pid)
-        mapping = next(mapping for mapping in read_maps(process.pid) if mapping.path == "[heap]")
-        with alone():
-            for _ in range(2000):
-                if process.poll() is not None:
-                    break
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(process.pid, signal.SIGUSR1)
-                with contextlib.suppress(RtdebugError):
-                    module.inject(found, (mapping.start, 4096, DODUMP))
-        said, _ = process.communicate(timeout=20)
-        assert (process.returncode, said) == (0, "200 set()\n")
-    finally:
-        process.kill()
-        process.communicate()
+def test_no_signal_is_lost_while_threads_are_borrowed() -> None:
+    """Sent to the process and to the very thread, before and between: real-time signals are never merged."""
+    with Target("borrowed", 4, MIB) as target, alone():
+        process = examine(target.pid)
+        tids = module.threads_by_fitness(target.pid, process.machine)
+        tgkill = ctypes.CDLL(None, use_errno=True).tgkill
+        for index in range(500):
+            tid = tids[index % len(tids)]
+            os.kill(target.pid, signal.SIGRTMIN)
+            assert tgkill(target.pid, tid, signal.SIGRTMIN) == 0
+            assert module._borrow(process, tid, (target.address, MIB, DODUMP)).result == 0
+        values = target.end().values
+    assert values["signals"] == "1000"
+    assert values["wrong"] == "0"
 
 
 def largest(pid: int) -> Mapping:

@@ -138,7 +138,9 @@ def recording(store: Path, *arguments: str) -> Iterator[subprocess.Popen[str]]:
     )
     try:
         assert process.stderr is not None
+        before = ""
         for line in process.stderr:
+            before += line
             if line.startswith("Recording"):
                 break
         else:
@@ -147,7 +149,7 @@ def recording(store: Path, *arguments: str) -> Iterator[subprocess.Popen[str]]:
         if process.poll() is None:
             process.send_signal(signal.SIGTERM)
         stdout, stderr = process.communicate(timeout=60)
-        process.said = stdout + stderr  # type: ignore[attr-defined]
+        process.said = before + stdout + stderr  # type: ignore[attr-defined]
         assert process.returncode in (0, -signal.SIGKILL), stderr
     finally:
         process.kill()

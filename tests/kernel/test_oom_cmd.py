@@ -149,6 +149,6 @@ def test_a_docker_container_that_fills_its_dev_shm(docker: Docker, tmp_path: Pat
     assert (line["verdict"]["kind"], episode["verdict"]["kind"]) == ("shmem", "shmem")
     assert episode["limit_level"] == "container"
     assert (episode["runtime"], episode["container_name"]) == ("docker", box.name)
-    assert f"whose       {box.name}, docker {box.id[:12]}, image " in page
+    assert f" whose {box.name}, docker {box.id[:12]}, image " in " ".join(page.split())
     kept = sorted(path for path in tmp_path.iterdir() if path.name.startswith("oom-"))
     assert (kept[-1] / "memory.tar.gz").exists(), (kept[-1] / "oom.txt").read_text()

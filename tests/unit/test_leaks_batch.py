@@ -119,6 +119,17 @@ def test_a_restart_is_known_by_its_processes(tmp_path):
     assert abs(verdict.change_points_ns[0] / 1e9 - BEGIN_S - 12_000) < 64
 
 
+def test_a_clock_that_is_set_is_no_restart(tmp_path):
+    """The time of a process's start is made from the clock: setting that moves it by some milliseconds."""
+    folder = tmp_path / "store"
+    value = leaking(COUNT)
+    write_segment(folder, "cgroups", cgroup_rows({"web": value}), BEGIN_S)
+    rows = process_rows("web", value, start_ns=lambda at: BEGIN_S * 10**9 + at // 800 * 3_000_000)
+    write_segment(folder, "processes", rows, BEGIN_S)
+    verdict = found(analyse([folder]))["web", "anon", None]
+    assert (verdict.verdict, verdict.change_points_ns) == (LEAK, ())
+
+
 def test_swapped_out_memory_is_still_held(tmp_path):
     """Half of the leak is in swap: neither anon alone nor swap alone is the whole."""
     folder = tmp_path / "store"

@@ -261,3 +261,29 @@ def test_names_of_segments() -> None:
 
 def test_columns_of_text_are_columns() -> None:
     assert {name for table in TABLES.values() for name in table} >= TEXTS
+
+
+def test_the_recorder_does_without_pandas(tmp_path: Path) -> None:
+    code = (
+        "import sys, pathlib\n"
+        "from rtdebug.leaks.writer import StoreWriter\n"
+        "from rtdebug.leaks.tables import TABLES\n"
+        "with StoreWriter(pathlib.Path(sys.argv[1]), 'h', 1 << 20, print, flush_s=0) as out:\n"
+        "    for table, columns in TABLES.items():\n"
+        "        out.add(table, [tuple({'time_ns': 5, 'host': 'h\\u00e9'}.get(name) for name in columns)] * 3)\n"
+        "print('pandas' in sys.modules)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code, tmp_path], cwd=ROOT, check=True, capture_output=True, text=True)
+    assert done.stdout == "False\n"
+    assert read_series([tmp_path]).cgroups["host"].tolist() == ["h\u00e9"] * 3
+
+
+def test_batches_of_every_pattern_of_nulls(tmp_path: Path) -> None:
+    values = [None, 1, None, -(2**62), 2**62, None, 0, 7, None, 11]
+    with writer(tmp_path) as out:
+        out.add("cgroups", [cgroup_row(second, value) for second, value in enumerate(values)])
+    table, _ = read_table([tmp_path], "cgroups")
+    assert table["anon_bytes"].to_pylist() == values
+    assert table["container_name"].to_pylist() == [None] * 10
+    assert table["cgroup"].to_pylist() == ["/c1"] * 10
+    table.validate(full=True)

@@ -1,11 +1,13 @@
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import replace
 
 import pytest
 
-from rtdebug.errors import TargetError, UsageProblem
+from rtdebug.containers.model import Container
+from rtdebug.errors import NotRunning, TargetError, UsageProblem
 from rtdebug.host.maps import MapsError, parse_maps, parse_smaps
 from rtdebug.host.smaps_index import parse_smaps_index
 from rtdebug.host.thp import SizeSettings, ThpSettings
@@ -13,6 +15,7 @@ from rtdebug.madvise.advice import Memory
 from rtdebug.madvise.candidates import ProcessMaps, find_candidates
 from rtdebug.madvise.eligible import aligned_bytes, eligibility
 from rtdebug.madvise.fitness import stacks
+from rtdebug.madvise.members import members
 from rtdebug.madvise.target import find_mapping, memory_of
 from rtdebug.render.madvise_list import list_json, list_table
 
@@ -198,6 +201,13 @@ def test_what_a_person_and_a_program_read() -> None:
     assert json.loads(list_json(ranked(), None, None))["host"] is None
 
 
+def test_the_root_cgroup_means_the_whole_host_and_a_target_without_process_is_an_error() -> None:
+    root = Container("/", None, None, None, "running", "/")
+    assert os.getpid() in members(root)
+    with pytest.raises(NotRunning):
+        members(Container("x" * 64, "web", "docker", None, "running", "/rtdebug-none"))
+
+
 # Which mapping ------------------------------------------------------------------------------------
 
 MAPS = parse_maps(
@@ -237,6 +247,11 @@ def test_none_or_several_are_listed(wanted: str, message: str, hint: str) -> Non
         find_mapping(MAPS, wanted)
     assert message in caught.value.message
     assert hint in caught.value.hint
+
+
+def test_a_file_with_the_name_of_an_address_is_not_meant_by_it() -> None:
+    trap = parse_maps("7f0000300000-7f0000301000 rw-p 00000000 08:02 9   /srv/0xe03000\n")
+    assert find_mapping([*MAPS, *trap], "0xe03000").path == "[heap]"
 
 
 def test_an_empty_name_is_a_mistake() -> None:

@@ -18,7 +18,7 @@ from rtdebug.oom.record import OomRecord
 from rtdebug.oom.scan import scan_log
 from rtdebug.render.oom_json import oom_json
 from rtdebug.render.oom_page import oom_page
-from rtdebug.render.oom_table import oom_table
+from rtdebug.render.oom_table import OomTable
 from tests.unit.oom_dumps import MIB, Task, global_dump, memcg_dump
 
 FIXTURES = Path(__file__).parent / "fixtures" / "oom"
@@ -75,7 +75,10 @@ def check(data: bytes, block_bytes: int) -> None:
         assert "\x1b" not in oom_page(episode)
         assert fields["complete"] in (True, False)
     if episodes:
-        assert "\x1b" not in oom_table(episodes)
+        table = OomTable()
+        for episode in episodes:
+            table.add(episode)
+        assert "\x1b" not in table.text()
         find_clusters(episodes[:1])
 
 

@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from rtdebug.oom.when import when
+from rtdebug.oom.when import _parse, when
 
 S = 1_000_000_000
 
@@ -15,9 +15,11 @@ S = 1_000_000_000
 def in_berlin(monkeypatch):
     monkeypatch.setenv("TZ", "Europe/Berlin")
     time.tzset()
+    _parse.cache_clear()
     yield
     monkeypatch.undo()
     time.tzset()
+    _parse.cache_clear()
 
 
 @pytest.mark.parametrize(

@@ -3,8 +3,8 @@
  * borrowed THREADS BYTES: threads that compute with integers, vectors and the
  * red zone until standard input ends, and compare each round with the first: a
  * register, a flag or a byte of the stack that somebody changed makes a round
- * differ. Prints `memory address=...` first, `rounds count=... wrong=...` at
- * the end.
+ * differ. Counts its SIGRTMIN, of which none is ever merged with another.
+ * Prints `memory address=...` first, `rounds count=... wrong=... signals=...` at the end.
  */
 #include "workload.h"
 
@@ -16,7 +16,7 @@
 #include <sys/mman.h>
 
 static atomic_bool done;
-static atomic_ulong rounds, wrong;
+static atomic_ulong rounds, wrong, handled;
 
 /* A leaf without calls: the compiler keeps much of it in the red zone and in registers. */
 __attribute__((noinline)) static uint64_t compute(uint64_t seed)
@@ -32,6 +32,12 @@ __attribute__((noinline)) static uint64_t compute(uint64_t seed)
 		sum = sum * 1.0000001 + (double)(value & 0xff) / 3.0;
 	}
 	return value ^ (uint64_t)sum;
+}
+
+static void handle(int number)
+{
+	(void)number;
+	atomic_fetch_add(&handled, 1);
 }
 
 static void *work(void *seed)
@@ -63,6 +69,8 @@ int main(int argc, char **argv)
 	length = number(argv[2]);
 	if (count > 64)
 		usage("at most 64 threads");
+	if (sigaction(SIGRTMIN, &(struct sigaction){.sa_handler = handle, .sa_flags = SA_RESTART}, NULL))
+		die("sigaction");
 	memory = mmap(NULL, length, PROT_READ | PROT_WRITE, MAP_ANONYMOUS | MAP_PRIVATE, -1, 0);
 	if (memory == MAP_FAILED)
 		die("mmap");
@@ -76,6 +84,6 @@ int main(int argc, char **argv)
 	atomic_store(&done, true);
 	for (unsigned long i = 0; i < count; i++)
 		pthread_join(threads[i], NULL);
-	step("rounds count=%lu wrong=%lu", atomic_load(&rounds), atomic_load(&wrong));
+	step("rounds count=%lu wrong=%lu signals=%lu", atomic_load(&rounds), atomic_load(&wrong), atomic_load(&handled));
 	return 0;
 }
