@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import platform
 import signal
 from collections.abc import Callable, Mapping
@@ -14,11 +13,11 @@ from rtdebug.containers.model import Container
 from rtdebug.errors import HostUnable, NotRunning, RtdebugError, TargetError, UsageProblem
 from rtdebug.host.cgroup import MemoryHierarchy, nearest_memory_cgroup
 from rtdebug.host.process import is_running
-from rtdebug.madvise import syscalls
-from rtdebug.madvise.experiment import patterns, prepare
+from rtdebug.madvise.door import Door, find_door
+from rtdebug.madvise.experiment import prepare
 from rtdebug.madvise.guard import watch
 from rtdebug.madvise.hindrance import Settings, read_settings
-from rtdebug.madvise.place import Door, Experimenter, find_door, send_inside
+from rtdebug.madvise.place import Experimenter, send_inside
 from rtdebug.madvise.plan import Plan, sized
 from rtdebug.madvise.room import Watch, room_bytes
 from rtdebug.madvise.run import Run, run_from
@@ -70,16 +69,9 @@ def conduct(plan: Plan, container: Container, hierarchy: MemoryHierarchy, progre
         raise NotRunning(f"container {container.name or container.id!r} has just exited", "start it again")
     guard = Watch(hierarchy, cgroup, container_process)
     alignment = (settings.thp.pmd_size_bytes if settings.thp else None) or _HUGE_PAGE_BYTES
-    syscalls.libc()
-    body = partial(prepare, plan, patterns(plan), alignment)
-    # what is shared with the child stays shared: nothing is collected, and the container not charged for copies
-    gc.collect()
-    gc.freeze()
-    try:
-        hearing = _Hearing(plan, send_inside(door, hierarchy, cgroup, body), guard, progress)
-        hearing.listen()
-    finally:
-        gc.unfreeze()
+    experimenter = send_inside(door, hierarchy, cgroup, partial(prepare, plan, alignment))
+    hearing = _Hearing(plan, experimenter, guard, progress)
+    hearing.listen()
     stopped = hearing.stopped or _ending(hearing, door)
     if hearing.error is not None and not hearing.runs:
         raise hearing.error
