@@ -12,6 +12,7 @@ from typing import Any
 from rtdebug.containers.model import Container
 from rtdebug.errors import HostUnable, NotRunning, RtdebugError, TargetError, UsageProblem
 from rtdebug.host.cgroup import MemoryHierarchy, nearest_memory_cgroup
+from rtdebug.host.inside import read_dev_shm
 from rtdebug.host.process import is_running
 from rtdebug.madvise.door import Door, find_door
 from rtdebug.madvise.experiment import prepare
@@ -63,7 +64,7 @@ def conduct(plan: Plan, container: Container, hierarchy: MemoryHierarchy, progre
     cgroup = _memory_cgroup(container, hierarchy)
     door = find_door(container, hierarchy)
     settings = read_settings(door.pid, door.privileges.thp_disabled)
-    plan = sized(plan, room_bytes(hierarchy, cgroup))
+    plan = sized(plan, room_bytes(hierarchy, cgroup), _shm_free_bytes(door.pid))
     container_process = watch(door.pid)
     if container_process is None:
         raise NotRunning(f"container {container.name or container.id!r} has just exited", "start it again")
@@ -129,6 +130,12 @@ class _Hearing:
                 self.error = _ERRORS.get(code, RtdebugError)(message, hint)
             case {"done": True}:
                 self.done = True
+
+
+def _shm_free_bytes(pid: int) -> int | None:
+    """Of the container's /dev/shm; None: it has no limit, or there is none."""
+    shm = read_dev_shm(pid)
+    return None if shm is None or shm.size_bytes is None else shm.size_bytes - (shm.used_bytes or 0)
 
 
 def _memory_cgroup(container: Container, hierarchy: MemoryHierarchy) -> str:
