@@ -31,10 +31,16 @@ int main(void)
 	if (memory == MAP_FAILED)
 		return 1;
 	while (scanf("%15s %llu", call, &count) == 2) {
-		int is_madvise = !strcmp(call, "madvise");
+		int is_madvise = !strcmp(call, "madvise"), is_malloc = !strcmp(call, "malloc");
 
 		started = now_ns();
-		if (is_madvise)
+		if (is_malloc)
+			while (count--) {
+				void *volatile piece = malloc(64 + (count & 1023));
+
+				free(piece);
+			}
+		else if (is_madvise)
 			while (count--)
 				syscall(SYS_madvise, memory, page, MADV_NORMAL);
 		else

@@ -52,6 +52,29 @@ enum {
 #error "rtdebug knows the system call convention of x86-64 and arm64 only"
 #endif
 
+/* --- a function's arguments, where a uprobe stands at its entry --- */
+#if defined(__x86_64__)
+#define FUNCTION_ARG1(regs) ((regs)->di)
+#define FUNCTION_ARG2(regs) ((regs)->si)
+#define FUNCTION_ARG3(regs) ((regs)->dx)
+#define FUNCTION_RESULT(regs) ((regs)->ax)
+/* the return address lies on the stack, and is taken off it at the return */
+#define RETURN_ADDRESS_BYTES 8
+#define USER_REGISTERS struct pt_regs
+#define INSTRUCTION(regs) ((regs)->ip)
+#else
+#define FUNCTION_ARG1(regs) ((regs)->regs[0])
+#define FUNCTION_ARG2(regs) ((regs)->regs[1])
+#define FUNCTION_ARG3(regs) ((regs)->regs[2])
+#define FUNCTION_RESULT(regs) ((regs)->regs[0])
+#define RETURN_ADDRESS_BYTES 0
+#define USER_REGISTERS struct user_pt_regs
+#define INSTRUCTION(regs) ((regs)->pc)
+#endif
+
+/* struct bpf_perf_event_data of include/uapi/linux/bpf_perf_event.h, which no BTF has */
+#define SAMPLE_CONTEXT(name) struct name { USER_REGISTERS regs; u64 sample_period; u64 addr; }
+
 /* --- reading user memory: by a name that bcc does not know. At each bpf_probe_read_user it reads all of
  * /proc/kallsyms, to see whether the kernel has it: a quarter of the compile time. Numbers: enum bpf_func_id of
  * include/uapi/linux/bpf.h; commit 6ae08ae3dea2 ("bpf: Add probe_read_{user, kernel} and probe_read_{user,

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import importlib
 import io
 import os
 import select
@@ -19,14 +18,25 @@ from typing import NoReturn, TypeGuard
 import click
 
 from rtdebug import __version__
+from rtdebug.commands.lazy import LazyGroup
 from rtdebug.errors import RtdebugError
 from rtdebug.render.escape import escape
-from rtdebug.render.guess import did_you_mean
 
 COMMANDS = (
     ("trace", "Show what a container does to its memory, live."),
     ("report", "Show a recording of a trace; needs no root."),
+    ("oom", "Explain OOM kills, from this host's kernel log or from files."),
+    ("diagnose", "Say why a container runs out of memory, and what to change."),
+    ("snapshot", "Write all about a container's memory into one file."),
+    ("show", "Show a snapshot; needs no root."),
+    ("diff", "Show what changed between two snapshots, or in a while."),
+    ("madvise", "Find, measure and give advice on memory: huge pages and others."),
     ("ps", "List running containers with their memory and /dev/shm."),
+    ("limits", "Show memory limits, what is wrong, and what they should be."),
+    ("reclaim", "Take idle memory from a container, see what it costs."),
+    ("shm", "Show shared memory, what limits it, and what was left behind."),
+    ("leaks", "Find out which containers leak memory, and where."),
+    ("export", "Serve metrics of all containers for Prometheus."),
     ("doctor", "Check what this host can do, and how to get the rest."),
     ("completion", "Print the completion script for a shell."),
 )
@@ -35,44 +45,12 @@ COMMANDS = (
 COMPLETE_VARIABLE = "_RTDEBUG_COMPLETE"
 _FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO})
 _INTERRUPTED = 130  # 128 + SIGINT, as a shell says it
-_BUG_HINT = (
-    "this is a bug in rtdebug: please report it with the command line and what RTDEBUG_TRACEBACK=1 shows"
-)
-
-
-class LazyGroup(click.Group):
-    """A group whose commands are modules of rtdebug/commands, imported when they are called."""
-
-    def list_commands(self, ctx: click.Context) -> list[str]:
-        """The names, in the order of COMMANDS."""
-        return [name for name, _ in COMMANDS]
-
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """Import the command; None if there is none of that name."""
-        if cmd_name not in dict(COMMANDS):
-            return None
-        command = importlib.import_module(f"rtdebug.commands.{cmd_name}").command
-        assert isinstance(command, click.Command)
-        return command
-
-    def resolve_command(
-        self, ctx: click.Context, args: list[str]
-    ) -> tuple[str | None, click.Command | None, list[str]]:
-        """As click does it, with a guess at what an unknown command was meant to be."""
-        name = args[0]
-        if name not in dict(COMMANDS) and not name.startswith("-"):
-            guess = did_you_mean(name, self.list_commands(ctx))
-            raise click.UsageError(f"no command '{name}'{guess}", ctx)
-        return super().resolve_command(ctx, args)
-
-    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """List the commands without importing them."""
-        with formatter.section("Commands"):
-            formatter.write_dl(COMMANDS)
+_BUG_HINT = "this is a bug in rtdebug: please report it with the command line and what RTDEBUG_TRACEBACK=1 shows"
 
 
 @click.command(
     cls=LazyGroup,
+    entries=COMMANDS,
     invoke_without_command=True,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
     epilog="Every command explains itself: rtdebug COMMAND --help",

@@ -10,12 +10,10 @@ import errno
 import mmap
 import os
 import select
-import signal
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import FrameType
 from typing import Protocol
 
 from rtdebug.containers.model import Container
@@ -23,6 +21,7 @@ from rtdebug.containers.owners import owners
 from rtdebug.errors import NotRunning, RtdebugError
 from rtdebug.host.child import Child
 from rtdebug.host.process import is_running
+from rtdebug.host.signals import on_stop_signals
 from rtdebug.oom.report import OomReport
 from rtdebug.oom.watch import OomWatch
 from rtdebug.tracing.entries import line_entry
@@ -72,6 +71,8 @@ class LiveOptions:
     """The other end of this descriptor reads what the sink writes; the trace ends when it is closed."""
     follow: Callable[[], Container | None] | None = None
     """Finds the container again after its end; None: the trace ends with it."""
+    tick: Callable[[], object] | None = None
+    """Called once an interval, whether something happened or not."""
 
 
 class LiveTrace:
@@ -109,7 +110,8 @@ class LiveTrace:
 
         `ready` is called when all is attached. Whatever ends it, the recording is finished.
         """
-        with self._stop_on_signals() as wakeup_fd, contextlib.closing(self._oom), contextlib.closing(self._life):
+        stop_signals = on_stop_signals(self._on_signal)
+        with stop_signals as wakeup_fd, contextlib.closing(self._oom), contextlib.closing(self._life):
             self._start()
             self._follow_memory()
             if self._oom.problem and "oom_kill" in self._session.options.events:
@@ -161,6 +163,8 @@ class LiveTrace:
             if now_ns >= next_ns:
                 self._tell_news()
                 self._session.keep_time()
+                if self._options.tick is not None:
+                    self._options.tick()
                 next_ns = max(next_ns + interval_ns, now_ns)
             self._names.look(now_ns)
             self._linked.look(now_ns, alarm=any(line.event in _ALARMS for line in lines))
@@ -293,35 +297,11 @@ class LiveTrace:
             yield lines
         yield self._session.aggregated() + self._report_lines(self._oom.finish(now_ns))
 
-    @contextlib.contextmanager
-    def _stop_on_signals(self) -> Iterator[int]:
-        """SIGINT, SIGTERM and SIGHUP end the trace properly, while it starts or a second time at once.
-
-        A SIGHUP that is ignored (nohup) stays so.
-
-        Yields a fd that they wake.
-        """
-        read_fd, write_fd = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
-        before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
-        if before[signal.SIGHUP] is signal.SIG_IGN:
-            del before[signal.SIGHUP]
-
-        def stop(_number: int, _frame: FrameType | None) -> None:
-            if self._stop or self._attached_ns is None:
-                raise KeyboardInterrupt
-            self._stop = True
-
-        for number in before:
-            signal.signal(number, stop)
-        wakeup_before = signal.set_wakeup_fd(write_fd, warn_on_full_buffer=False)
-        try:
-            yield read_fd
-        finally:
-            signal.set_wakeup_fd(wakeup_before)
-            for number, handler in before.items():
-                signal.signal(number, handler)
-            os.close(read_fd)
-            os.close(write_fd)
+    def _on_signal(self) -> None:
+        """End the trace properly, but at once while it starts, or the second time."""
+        if self._stop or self._attached_ns is None:
+            raise KeyboardInterrupt
+        self._stop = True
 
 
 class _Names:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -11,13 +12,12 @@ import click
 from click.shell_completion import CompletionItem
 
 from rtdebug.errors import UsageProblem
+from rtdebug.host.sizes import parse_bytes
 from rtdebug.render.guess import did_you_mean
 from rtdebug.tracing.options import EVENTS
 
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 
-_SIZE_UNITS = {"": 1, "k": 2**10, "m": 2**20, "g": 2**30, "t": 2**40}
-_TOO_LARGE = 2**63
 _SHORTEST_S = 0.001
 _LONGEST_S = 36500 * 86400.0
 _SECONDS = {"": 1.0, "ms": 0.001, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
@@ -25,13 +25,10 @@ _SECONDS = {"": 1.0, "ms": 0.001, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0,
 
 def size(text: str) -> int:
     """Type of an option: bytes, from 65536, 64k, 64KiB, 1.5M, 2GiB; units are powers of 1024."""
-    match = re.fullmatch(r"(\d+(?:\.\d+)?) ?([kmgt]?)(?:i?b)?", text.strip().lower(), re.ASCII)
-    if not match:
-        raise click.BadParameter(f"'{text}' is no size: give bytes, or a number with k, M, G or T")
-    count = float(match[1]) * _SIZE_UNITS[match[2]]
-    if count >= _TOO_LARGE:
-        raise click.BadParameter(f"'{text}' is more than any machine has")
-    return int(count)
+    try:
+        return parse_bytes(text)
+    except ValueError as error:
+        raise click.BadParameter(str(error)) from None
 
 
 def duration(text: str) -> float:
@@ -43,6 +40,25 @@ def duration(text: str) -> float:
     if not _SHORTEST_S <= seconds <= _LONGEST_S:
         raise click.BadParameter(f"'{text}' is out of range: give 1ms to 36500d")
     return seconds
+
+
+def moment(text: str) -> float:
+    """Type of an option: Unix time, from a duration ago (2h, 7d) or a date (2026-03-01, 2026-03-01T14:00:00Z).
+
+    A date without a zone is one of this machine's.
+    """
+    from datetime import datetime
+
+    try:
+        return time.time() - duration(text)
+    except click.BadParameter:
+        pass
+    try:
+        return datetime.fromisoformat(text.strip()).timestamp()
+    except (ValueError, OverflowError, OSError):
+        raise click.BadParameter(
+            f"'{text}' is no time: give how long ago (30m, 2h, 7d), or a date like 2026-03-01 or 2026-03-01 14:00"
+        ) from None
 
 
 def output_option(*forms: str) -> Decorator:
@@ -134,14 +150,10 @@ def complete_container(ctx: click.Context, param: click.Parameter, incomplete: s
         containers = list_containers().containers
     except Exception:  # whatever it is: no completion
         return []
-    return _matching(
-        [(container.name, container.id, container.runtime) for container in containers], incomplete
-    )
+    return _matching([(container.name, container.id, container.runtime) for container in containers], incomplete)
 
 
-def _matching(
-    containers: Sequence[tuple[str | None, str, str | None]], incomplete: str
-) -> list[CompletionItem]:
+def _matching(containers: Sequence[tuple[str | None, str, str | None]], incomplete: str) -> list[CompletionItem]:
     """Names first; ids only where somebody begins to type one. Nothing a shell could trip over (D13)."""
     items = [
         CompletionItem(label, help=runtime)

@@ -60,9 +60,7 @@ def command(
     from rtdebug.tracing.recording import Recording, Selection
 
     if (output == "parquet") != (output_file is not None):
-        raise UsageProblem(
-            "-o parquet and --output-file go together", "for the other forms redirect standard output"
-        )
+        raise UsageProblem("-o parquet and --output-file go together", "for the other forms redirect standard output")
     if output_file is not None and summary_only:
         raise UsageProblem("--summary-only is no form of Parquet", "use it with -o json")
     recording = Recording.open(file)

@@ -38,9 +38,7 @@ _COLON = re.compile(rf".*:(?P<prefix>[a-z-]+):(?P<id>{_ID})")
 _NAMED_SCOPE = re.compile(r"(?P<prefix>runc|crun)-(?P<id>.+)\.scope")
 """Plain `runc --systemd-cgroup`: the id is any name."""
 _POD = re.compile(r"pod(?P<uid>[0-9a-f][0-9a-f-]+)")
-_POD_SLICE = re.compile(
-    r"(?:.*-)?kubepods(?:-(?P<qos>besteffort|burstable))?-pod(?P<uid>[0-9a-f_]+)\.slice(?::.*)?"
-)
+_POD_SLICE = re.compile(r"(?:.*-)?kubepods(?:-(?P<qos>besteffort|burstable))?-pod(?P<uid>[0-9a-f_]+)\.slice(?::.*)?")
 _UNDER: dict[str, tuple[str | None, re.Pattern[str]]] = {
     "docker": ("docker", re.compile(_ID)),
     "garden": ("garden", re.compile(r"(?!good$|bad$)[0-9a-z-]{8,}")),
@@ -172,9 +170,7 @@ def _is_monitor(component: str, parent: str) -> bool:
 
 def _with_pod(found: CgroupPath, parent: str, component: str) -> CgroupPath:
     if match := _POD_SLICE.fullmatch(component):
-        return replace(
-            found, kind="pod", pod_uid=match["uid"].replace("_", "-"), qos=match["qos"] or "guaranteed"
-        )
+        return replace(found, kind="pod", pod_uid=match["uid"].replace("_", "-"), qos=match["qos"] or "guaranteed")
     match = _POD.fullmatch(component)
     if match and (parent == "kubepods" or parent in ("burstable", "besteffort")):
         qos = "guaranteed" if parent == "kubepods" else parent

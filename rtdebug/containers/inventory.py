@@ -66,9 +66,7 @@ def list_containers(
     }
     answers, notes = ask_all({**lists, **_naming_questions(daemons, host, ask)})
 
-    started = [
-        _with_cgroup(container, hierarchy, host.proc) for name in lists for container in answers.get(name, ())
-    ]
+    started = [_with_cgroup(container, hierarchy, host.proc) for name in lists for container in answers.get(name, ())]
     live = [*started, *_seen_only_in_cgroups(hierarchy, started, host.proc)]
     named = [container for name, answer in answers.items() if name not in lists for container in answer]
     # Cut off again: conmon outlives its container, alone it proves nothing.
@@ -147,9 +145,7 @@ def _mounted_inside(pid: int, cgroup: str, proc: Path) -> Iterator[str]:
             yield mount.root
 
 
-def _seen_only_in_cgroups(
-    hierarchy: MemoryHierarchy, known: Sequence[Container], proc: Path
-) -> Iterator[Container]:
+def _seen_only_in_cgroups(hierarchy: MemoryHierarchy, known: Sequence[Container], proc: Path) -> Iterator[Container]:
     """Containers that no runc root holds: LXC, other OCI runtimes, nested ones; all, if roots are unreadable.
 
     An id that is known already is left out: a container can give a cgroup of its own any name.

@@ -12,13 +12,13 @@ from rtdebug.containers.cgroup_path import container_id_of_mounts
 from rtdebug.containers.inventory import NAMING_RUNTIMES, Inventory, list_containers
 from rtdebug.containers.model import Container
 from rtdebug.containers.roots import HostRoots
-from rtdebug.errors import HostUnable, NotRunning, TargetError, UsageProblem
+from rtdebug.errors import AmbiguousTarget, HostUnable, NotRunning, TargetError, UsageProblem
 from rtdebug.host.cgroup import ancestors, memory_cgroup_of, pids_of
 from rtdebug.host.mounts import read_mountinfo
 from rtdebug.host.process import is_running, namespace_id, read_comm, read_ids
 from rtdebug.host.text import parse_int
 
-__all__ = ["FORMS", "Inventory", "find_container", "list_containers", "note_on", "resolve"]
+__all__ = ["FORMS", "Inventory", "called", "find_container", "list_containers", "note_on", "resolve"]
 
 FORMS = (
     "an id or the beginning of one, a name, pod/NAMESPACE/NAME, runc:ID, docker:NAME, containerd:NAME, "
@@ -77,6 +77,24 @@ def resolve(target: str, inventory: Inventory) -> Container:
     return _named(target, target, inventory.containers, inventory)
 
 
+def called(target: str, inventory: Inventory) -> tuple[Container, ...]:
+    """All containers that `target` names, whether they run or not; stopped ones as far as their runtime tells.
+
+    Of a pod all of its containers, the pause container aside. Nothing is raised for a name that nobody knows.
+    """
+    form, separator, rest = target.partition(":")
+    if target.startswith("pod/"):
+        return tuple(
+            container
+            for container in inventory.containers
+            if container.pod and f"pod/{container.namespace or ''}/{container.pod}" == target and not container.sandbox
+        )
+    if not separator or form not in (*_RUNTIMES, "runc"):
+        return tuple(_called(target, inventory.containers))
+    known = [each for each in inventory.containers if form in (each.runtime, "runc" if each.runc_root else None)]
+    return tuple(_called(rest, known)) if rest else ()
+
+
 def note_on(container: Container) -> str | None:
     """What the user should know when the target is no container of a runtime; None for a container."""
     if container.runtime is not None:
@@ -129,7 +147,7 @@ def _called(wanted: str, known: Sequence[Container]) -> list[Container]:
 def _the_one(target: str, found: Sequence[Container], inventory: Inventory) -> Container:
     running = [container for container in found if container.is_running]
     if len(running) > 1:
-        raise TargetError(
+        raise AmbiguousTarget(
             f"{target!r} is ambiguous: {len(running)} running containers",
             f"say which one:\n{_listed(running)}",
         )
@@ -141,7 +159,8 @@ def _the_one(target: str, found: Sequence[Container], inventory: Inventory) -> C
 def _not_running(target: str, container: Container) -> TargetError:
     if container.status == "stopped":
         return NotRunning(
-            f"container {target!r} is stopped", "start it, wait for it with --follow, or give one of: rtdebug ps"
+            f"container {target!r} is stopped",
+            "`rtdebug diagnose` says why it died, `rtdebug trace --follow` waits for it, `rtdebug ps` lists what runs",
         )
     return TargetError(
         f"container {target!r} is {container.status!r}, but this host shows no process of it",
@@ -151,9 +170,7 @@ def _not_running(target: str, container: Container) -> TargetError:
 
 def _still_there(target: str, container: Container, inventory: Inventory) -> Container:
     if container.pid is None or not is_running(container.pid, inventory.host.proc):
-        raise NotRunning(
-            f"container {target!r} has just exited", "start it again; `rtdebug ps` lists what runs now"
-        )
+        raise NotRunning(f"container {target!r} has just exited", "start it again; `rtdebug ps` lists what runs now")
     return container
 
 
@@ -164,9 +181,7 @@ def _pod(target: str, inventory: Inventory) -> Container:
         raise UsageProblem(f"{target!r} is not the name of a pod", "give pod/NAMESPACE/NAME")
     _, namespace, name = parts
     pods = [container for container in inventory.containers if container.pod is not None]
-    in_pod = [
-        container for container in pods if container.pod == name and (container.namespace or "") == namespace
-    ]
+    in_pod = [container for container in pods if container.pod == name and (container.namespace or "") == namespace]
     if not in_pod:
         raise TargetError(f"no pod {target!r} on this host", _near_pods(target, pods))
     applications = [container for container in in_pod if not container.sandbox]
@@ -209,9 +224,7 @@ def _process(text: str, inventory: Inventory) -> Container:
     ids = read_ids(given, proc)
     pid = ids.tgid if ids else given  # a thread stands for its process
     if ids is None or not is_running(pid, proc):
-        raise TargetError(
-            f"no process {given}", "it may have exited; pids are the host's, not the container's"
-        )
+        raise TargetError(f"no process {given}", "it may have exited; pids are the host's, not the container's")
     cgroup = memory_cgroup_of(pid, proc, inventory.hierarchy)
     return _container_of(pid, cgroup, inventory) or Container(
         id=f"pid:{pid}",
@@ -241,9 +254,7 @@ def _in_pid_namespace_of(pid: int, containers: Sequence[Container], proc: Path) 
         (
             container
             for container in containers
-            if container.pid is not None
-            and own is not None
-            and namespace_id(container.pid, "pid", proc) == own
+            if container.pid is not None and own is not None and namespace_id(container.pid, "pid", proc) == own
         ),
         None,
     )

@@ -25,9 +25,7 @@ class ContainerUsage:
     shm_size_bytes: int | None
 
 
-def read_usage(
-    container: Container, hierarchy: MemoryHierarchy, proc: Path = Path("/proc")
-) -> ContainerUsage:
+def read_usage(container: Container, hierarchy: MemoryHierarchy, proc: Path = Path("/proc")) -> ContainerUsage:
     """The figures of a container; all None if it has exited meanwhile."""
     usage, limit = None, None
     cgroup = container.cgroup and nearest_memory_cgroup(hierarchy, container.cgroup)

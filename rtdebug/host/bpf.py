@@ -38,10 +38,13 @@ MAP_TYPE_HASH, MAP_TYPE_ARRAY = 1, 2
 MAP_TYPE_PERCPU_HASH, MAP_TYPE_PERCPU_ARRAY, MAP_TYPE_STACK_TRACE = 5, 6, 7
 MAP_TYPE_RINGBUF = 27
 
-PROG_TYPE_KPROBE, PROG_TYPE_RAW_TRACEPOINT, PROG_TYPE_TRACING = 2, 17, 26
+PROG_TYPE_KPROBE, PROG_TYPE_PERF_EVENT, PROG_TYPE_RAW_TRACEPOINT, PROG_TYPE_TRACING = 2, 7, 17, 26
 ATTACH_TRACE_RAW_TP, ATTACH_TRACE_FENTRY = 23, 24
 
 _PERF_FLAG_FD_CLOEXEC = 8
+_TYPE_SOFTWARE = 1
+PAGE_FAULTS = 2
+"""PERF_COUNT_SW_PAGE_FAULTS of enum perf_sw_ids, include/uapi/linux/perf_event.h."""
 # _IOW('$', 8, __u32); PowerPC has the direction in other bits
 _PERF_EVENT_IOC_SET_BPF = 0x80042408 if platform.machine().startswith("ppc") else 0x40042408
 
@@ -164,16 +167,46 @@ def open_kprobe(program_fd: int, function: str, sys: Path = Path("/sys")) -> int
     return open_probe("kprobe", program_fd, (ctypes.addressof(name), 0), pid=-1, cpu=0, sys=sys)
 
 
-def open_probe(kind: str, program_fd: int, place: tuple[int, int], *, pid: int, cpu: int, sys: Path) -> int:
+def open_uprobe(
+    program_fd: int, file: Path, offset: int, pid: int, *, at_return: bool, sys: Path = Path("/sys")
+) -> int:
+    """Attach to the function at `offset` of a file in the one process `pid`; closing the descriptor detaches.
+
+    Raises BpfError.
+    """
+    name = ctypes.create_string_buffer(bytes(file))
+    place = ctypes.addressof(name), offset
+    return open_probe("uprobe", program_fd, place, pid=pid, cpu=-1, sys=sys, config=int(at_return))
+
+
+def open_software_event(program_fd: int, event: int, period: int, cpu: int) -> int:
+    """Run a program at each `period`-th software event (enum perf_sw_ids) of a CPU; closing the descriptor detaches.
+
+    Raises BpfError.
+    """
+    attributes = ctypes.create_string_buffer(
+        struct.pack("=II5QIIQQ", _TYPE_SOFTWARE, 72, event, period, *(0,) * 5, 0, 0)
+    )
+    return _open_event(program_fd, attributes, "software event", pid=-1, cpu=cpu)
+
+
+def open_probe(
+    kind: str, program_fd: int, place: tuple[int, int], *, pid: int, cpu: int, sys: Path, config: int = 0
+) -> int:
     """Attach by perf_event_open(2) with the PMU `kprobe` or `uprobe` (Linux 4.17): config1 and config2 are `place`.
 
-    The program runs on every CPU: `cpu` only says where the event is counted. Raises BpfError.
+    `config` 1 is the function's return. The program runs on every CPU: `cpu` only says where the event is counted.
+    Raises BpfError.
     """
     try:
         pmu = int((sys / f"bus/event_source/devices/{kind}/type").read_text(encoding="ascii"))
     except OSError as error:
         raise BpfError(f"this kernel has no {kind}s", error.errno or errno.ENOENT) from error
-    attributes = ctypes.create_string_buffer(struct.pack("=II5QIIQQ", pmu, 72, *(0,) * 7, *place))
+    attributes = ctypes.create_string_buffer(struct.pack("=II5QIIQQ", pmu, 72, config, *(0,) * 6, *place))
+    return _open_event(program_fd, attributes, kind, pid=pid, cpu=cpu)
+
+
+def _open_event(program_fd: int, attributes: ctypes.Array[ctypes.c_char], kind: str, *, pid: int, cpu: int) -> int:
     event = int(_libc.syscall(_syscall_numbers()[1], attributes, pid, cpu, -1, _PERF_FLAG_FD_CLOEXEC))
     if event < 0:
         raise BpfError(f"cannot make a {kind}", ctypes.get_errno())

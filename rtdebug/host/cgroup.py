@@ -117,9 +117,7 @@ def find_memory_hierarchy(proc: Path = Path("/proc")) -> MemoryHierarchy:
     )
 
 
-def memory_cgroup_of(
-    pid: int, proc: Path = Path("/proc"), hierarchy: MemoryHierarchy | None = None
-) -> str | None:
+def memory_cgroup_of(pid: int, proc: Path = Path("/proc"), hierarchy: MemoryHierarchy | None = None) -> str | None:
     """The cgroup that counts the memory of `pid`; None if it has exited or is out of sight.
 
     Seen from inside a cgroup namespace the kernel may print a path that climbs out of it (`/../../x`), or

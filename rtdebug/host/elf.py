@@ -15,7 +15,7 @@ import contextlib
 import os
 import struct
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -96,6 +96,13 @@ class Elf:
         ]
         return found[0] if found else None
 
+    def offset_of(self, address: int) -> int | None:
+        """Place in the file of what is loaded at `address`; None when nothing is."""
+        for segment in self.segments:
+            if 0 <= address - segment.address < segment.file_size_bytes:
+                return address - segment.address + segment.offset_bytes
+        return None
+
 
 def read_elf(fd: int) -> Elf:
     """Reads an open ELF file: .symtab, else .dynsym and .gnu_debugdata. Raises ElfError, OSError.
@@ -161,6 +168,21 @@ class Names:
             number, begin = number + 1, 0
         return name[:MAX_NAME_BYTES].decode("utf-8", "surrogateescape")
 
+    def offsets_of(self, names: Collection[str]) -> dict[int, str]:
+        """Where each of these names begins, as often as it is there: also as the end of another (`free` in `xfree`)."""
+        found: dict[int, str] = {}
+        for number, packed in self._blocks.items():
+            text = zlib.decompress(packed)
+            if number + 1 in self._blocks:  # a name may end in the next
+                text += zlib.decompress(self._blocks[number + 1])[:MAX_NAME_BYTES]
+            for name in names:
+                wanted = name.encode() + b"\0"
+                place = text.find(wanted)
+                while 0 <= place < Names.BLOCK_BYTES:
+                    found[number * Names.BLOCK_BYTES + place] = name
+                    place = text.find(wanted, place + 1)
+        return found
+
 
 class SymbolTable:
     """Functions by address: three numpy arrays and the names, 16 bytes per function and its packed name.
@@ -196,6 +218,16 @@ class SymbolTable:
             return None
         name = min((self._names.at(int(self._name_offsets[i])) for i in group), key=_plainness)
         return Symbol(name, int(self._addresses[group[0]])) if name else None
+
+    def named(self, names: Collection[str]) -> dict[str, int]:
+        """Addresses of the functions that have one of these names; those that there are."""
+        import numpy as np
+
+        found: dict[str, int] = {}
+        for offset, name in self._names.offsets_of(names).items():
+            for index in np.flatnonzero(self._name_offsets == offset)[:1]:
+                found.setdefault(name, int(self._addresses[index]))
+        return found
 
     def _group(self, address: int) -> list[int]:
         """Indices of the innermost functions that hold the address; all have the same start."""
@@ -465,9 +497,7 @@ class _Functions:
         import numpy as np
 
         if not self.count:
-            return SymbolTable(
-                np.zeros(0, np.uint64), np.zeros(0, np.uint32), np.zeros(0, np.uint32), self._names
-            )
+            return SymbolTable(np.zeros(0, np.uint64), np.zeros(0, np.uint32), np.zeros(0, np.uint32), self._names)
         # One column after the other, each dropped when done, to hold little at once.
         addresses = np.concatenate(self._addresses)
         self._addresses.clear()

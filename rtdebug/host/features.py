@@ -205,9 +205,7 @@ def _bcc(host: Host) -> _Finding:
         return _Finding(State.MISSING, error.message, error.hint)
     version = read_version(folder) or "of unknown version"
     if not _loads_in_a_child("libbcc.so.0"):
-        return _Finding(
-            State.MISSING, f"{version} at {folder}, but libbcc.so.0 cannot be loaded", INSTALL_HINT
-        )
+        return _Finding(State.MISSING, f"{version} at {folder}, but libbcc.so.0 cannot be loaded", INSTALL_HINT)
     return _Finding(State.OK, f"{version} at {folder}")
 
 
@@ -390,9 +388,7 @@ def _runtime(name: str, host: Host, timeout_s: float = 5) -> _Finding:
     if path is None:
         return _Finding(State.NOT_NEEDED, "not installed", f"nothing, if no containers of {name} run here")
     try:
-        done = subprocess.run(
-            [path, "--version"], capture_output=True, stdin=subprocess.DEVNULL, timeout=timeout_s
-        )
+        done = subprocess.run([path, "--version"], capture_output=True, stdin=subprocess.DEVNULL, timeout=timeout_s)
     except subprocess.TimeoutExpired:
         return _Finding(State.DEGRADED, f"{path} does not answer within {timeout_s:g} s", f"restart {name}")
     version = parse_version(done.stdout.decode(errors="replace"))
@@ -483,9 +479,7 @@ _OTHER_TOOLS = "other tools (bcc, bpftrace); rtdebug trace does without"
 _SHORTAGE = "which limit an OOM kill was about, when the kernel log does not say"
 
 REQUIREMENTS: tuple[Requirement, ...] = (
-    Requirement(
-        "CAP_BPF", "loading programs and maps", partial(_capability, Capability.CAP_BPF), required=True
-    ),
+    Requirement("CAP_BPF", "loading programs and maps", partial(_capability, Capability.CAP_BPF), required=True),
     Requirement(
         "CAP_PERFMON",
         "programs that read kernel memory",
@@ -502,9 +496,7 @@ REQUIREMENTS: tuple[Requirement, ...] = (
         "System V segments of a container; stacks of programs deleted while they run",
         partial(_capability, Capability.CAP_SYS_ADMIN),
     ),
-    Requirement(
-        "CAP_SYSLOG", "reading the kernel log of an OOM kill", partial(_capability, Capability.CAP_SYSLOG)
-    ),
+    Requirement("CAP_SYSLOG", "reading the kernel log of an OOM kill", partial(_capability, Capability.CAP_SYSLOG)),
     Requirement("kernel_types", "compiling the programs for this kernel", _kernel_types, required=True),
     Requirement("bcc", "compiling the programs for this kernel", _bcc, required=True),
     Requirement("libbpf", "reading BTF", _libbpf, required=True),
@@ -525,9 +517,7 @@ REQUIREMENTS: tuple[Requirement, ...] = (
         required=True,
     ),
     Requirement("typed_raw_tracepoint", "all events, a little cheaper", _typed_tracepoint),
-    Requirement(
-        "tracepoints", "system calls, processes, cgroups, OOM kills, SIGBUS", _tracepoints, required=True
-    ),
+    Requirement("tracepoints", "system calls, processes, cgroups, OOM kills, SIGBUS", _tracepoints, required=True),
     Requirement("fentry", _SHORTAGE, partial(_oom_function, "fentry")),
     Requirement("kprobe", _SHORTAGE, partial(_oom_function, "kprobe")),
     Requirement(
@@ -540,9 +530,7 @@ REQUIREMENTS: tuple[Requirement, ...] = (
     Requirement("unprivileged_bpf", "nothing; told for completeness", _unprivileged_bpf),
     Requirement("lockdown", "reading who did it out of kernel memory", _lockdown, required=True),
     Requirement("locked_memory", "the size of maps and rings", _locked_memory, required=True),
-    Requirement(
-        "memory_controller", "limits, usage, and which container it is", _memory_controller, required=True
-    ),
+    Requirement("memory_controller", "limits, usage, and which container it is", _memory_controller, required=True),
     Requirement("psi", "nothing yet; told for completeness", _unneeded(_psi)),
     Requirement("kernel_log", "the kernel's own account of an OOM kill", _kernel_log),
     Requirement("pid_namespace", "telling which process it was", _pid_namespace, required=True),

@@ -106,12 +106,16 @@ def read_dev_shm(pid: int, proc: Path = Path("/proc")) -> TmpfsUsage | None:
     return TmpfsUsage(used, status.f_blocks * status.f_frsize)
 
 
-def _fstype_of(fd: int, pid: int, proc: Path) -> str | None:
-    """The type of the file system `fd` lies on, by the mount id that /proc/self/fdinfo gives."""
+def mount_id_of(fd: int, proc: Path = Path("/proc")) -> int | None:
+    """The id (as in mountinfo) of the mount that a descriptor of this process lies on: proc_pid_fdinfo(5)."""
     lines = (proc / "self" / "fdinfo" / str(fd)).read_text().splitlines()
-    mount_id = next((line.split()[1] for line in lines if line.startswith("mnt_id:")), None)
-    mounts = read_mountinfo(pid, proc)
-    return next((mount.fstype for mount in mounts if str(mount.mount_id) == mount_id), None)
+    return next((int(line.split()[1]) for line in lines if line.startswith("mnt_id:")), None)
+
+
+def _fstype_of(fd: int, pid: int, proc: Path) -> str | None:
+    """The type of the file system `fd` lies on."""
+    mount_id = mount_id_of(fd, proc)
+    return next((mount.fstype for mount in read_mountinfo(pid, proc) if mount.mount_id == mount_id), None)
 
 
 def _reopen(found: int, inode_id: int | None) -> int:
@@ -120,7 +124,8 @@ def _reopen(found: int, inode_id: int | None) -> int:
         status = os.fstat(found)
         if not stat.S_ISREG(status.st_mode) or inode_id not in (None, status.st_ino):
             raise OSError(errno.EINVAL, "not the regular file that was meant")
-        return os.open(f"/proc/self/fd/{found}", os.O_RDONLY | os.O_CLOEXEC)
+        # O_NONBLOCK: who holds a lease on the file (fcntl(2), F_SETLEASE) could make us wait for 45 s.
+        return os.open(f"/proc/self/fd/{found}", os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     finally:
         os.close(found)
 

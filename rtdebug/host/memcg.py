@@ -168,9 +168,7 @@ def effective_limit(hierarchy: MemoryHierarchy, cgroup: str) -> EffectiveLimit |
     return lowest
 
 
-def _beyond_the_mount(
-    hierarchy: MemoryHierarchy, cgroup: str, lowest: EffectiveLimit | None
-) -> EffectiveLimit | None:
+def _beyond_the_mount(hierarchy: MemoryHierarchy, cgroup: str, lowest: EffectiveLimit | None) -> EffectiveLimit | None:
     """v1 tells the lowest limit of all ancestors, also of those that are not mounted here."""
     stat = parse_keyed(read_text(hierarchy.path(cgroup) / "memory.stat") or "")
     hidden = parse_limit(str(stat.get("hierarchical_memory_limit", "")))

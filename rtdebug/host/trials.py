@@ -65,7 +65,7 @@ def try_kprobe(function: str, sys: Path = Path("/sys")) -> None:
 
 def try_uprobe(sys: Path = Path("/sys")) -> None:
     """Attach to a function of this process's own libc, one that is never called."""
-    path, offset = _place_of_abort()
+    path, offset = place_in_libc("abort")
     name = ctypes.create_string_buffer(os.fsencode(path))
     with _program(bpf.PROG_TYPE_KPROBE, "uprobe") as program:
         os.close(bpf.open_probe("uprobe", program, (ctypes.addressof(name), offset), pid=0, cpu=-1, sys=sys))
@@ -99,9 +99,7 @@ def mount_tracefs(sys: Path = Path("/sys")) -> Path:
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.mount(b"tracefs", os.fsencode(target), b"tracefs", 0, None) < 0:
         reason = os.strerror(ctypes.get_errno())
-        raise HostUnable(
-            f"cannot mount tracefs on {target}: {reason}", "run as root: mounting needs CAP_SYS_ADMIN"
-        )
+        raise HostUnable(f"cannot mount tracefs on {target}: {reason}", "run as root: mounting needs CAP_SYS_ADMIN")
     return target
 
 
@@ -131,9 +129,17 @@ def _libbpf() -> ctypes.CDLL:
     return library
 
 
-def _place_of_abort() -> tuple[str, int]:
-    """File and offset of libc's abort(): where the dynamic linker put it says /proc/self/maps."""
-    address = ctypes.cast(ctypes.CDLL(None).abort, ctypes.c_void_p).value or 0
+def open_libc() -> ctypes.CDLL:
+    """The C library itself: a program may have stubs of its own for the functions that it calls."""
+    try:
+        return ctypes.CDLL("libc.so.6")
+    except OSError:  # musl has another name, and all of it is in the program's scope
+        return ctypes.CDLL(None)
+
+
+def place_in_libc(function: str) -> tuple[str, int]:
+    """File and offset of a function of this process's libc: where the dynamic linker put it says /proc/self/maps."""
+    address = ctypes.cast(getattr(open_libc(), function), ctypes.c_void_p).value or 0
     for line in Path("/proc/self/maps").read_text(errors="surrogateescape").splitlines():
         span, _perms, offset, _device, _inode, *path = line.split(maxsplit=5)
         start, end = (int(edge, 16) for edge in span.split("-"))

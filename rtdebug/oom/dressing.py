@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from decimal import Decimal
+from typing import Any
 
 ELLIPSES = ("...", "…")
 
@@ -28,12 +28,22 @@ _SYSLOG_DATE = re.compile(
     rf"|(?:[^\s\d\[]{{2,6}} )?\d{{4}}-\d\d-\d\d[T ]{_CLOCK}(?: ?(?:Z|[A-Z]{{3,5}}|[+-]\d\d:?\d\d))?"  # ISO
     r"|\d{9,11}\.\d{6})(?= )"  # journalctl -o short-unix
 )
-_HOST_AND_TAG = re.compile(r" +(?:[\w.:@/-]*\w )?(?P<tag>[^\s:\[\]]+)(?:\[\d+\])?: ?")
+_HOST_AND_TAG = re.compile(r" +(?:(?P<host>[\w.:@/-]*\w) )?(?P<tag>[^\s:\[\]]+)(?:\[\d+\])?: ?")
 _PROGRAM = re.compile(r"(?P<tag>[\w.@-]+)\[\d+\]: ")
 _UPTIME = re.compile(r"\s*(?:\[\s*)?(?P<seconds>\d+\.\d{6})(?: *< *[\d.]+>)?\] ?")
 _BRACKETED_DATE = re.compile(r"\s*\[(?P<date>[^\[\]]{0,40}\d{1,2}:\d{2}[^\[\]]{0,40}| *\+ *\d+\.\d+)\]:? ?")
 _CALLER = re.compile(r" ?\[ *(?P<caller>[TC]\d+)\] ?")
-_KERNEL_TAG = re.compile(r"(?:[\w.:@/-]*\w )?kernel: ?")
+_KERNEL_TAG = re.compile(r"(?:(?P<host>[\w.:@/-]*\w) )?kernel: ?")
+_KERN_LOG = re.compile(  # the commonest of all in large files, in one step
+    r"(?P<date>[A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d) (?P<host>[\w.:@/-]*\w) kernel: "
+    r"\[ *(?P<seconds>\d+)\.(?P<us>\d{6})\] (?! *\[)"
+)
+_WRAPPER = re.compile(  # CRI's log files, klog, `kubectl describe node` and `kubectl get events`
+    rf"(?P<date>\d{{4}}-\d\d-\d\dT{_CLOCK}(?:Z|[+-]\d\d:\d\d)) (?:stdout|stderr) [FP] "
+    rf"|[IWEF]\d{{4}} {_CLOCK} +\d+ [\w.-]+:\d+\] "
+    r"|(?:\s*\S+)??\s*Warning\s+OOMKilling\s[^\n]{0,120}?kernel-monitor(?:, \S+)?\s+"
+    r"|(?:\S+\s+){1,2}Warning\s+OOMKilling\s+node/\S+\s+"
+)
 _NEWLINE = re.compile(r"#012|\\n")
 
 
@@ -51,6 +61,8 @@ class LogLine:
     """The program named in the line: `kernel`, `systemd`; None when none is named."""
     caller: str | None = None
     """printk's caller id: `T<tid>` or `C<cpu>`."""
+    host: str | None = None
+    """The machine named in the line."""
 
     @property
     def dressed(self) -> bool:
@@ -65,10 +77,16 @@ class LogLine:
 
 def strip_dressing(line: str) -> LogLine:
     """Take the usual dressings off one line: dmesg (any time format, any language), syslog, journal."""
+    if match := _KERN_LOG.match(line):
+        date, host, seconds, us = match.groups()
+        return LogLine(line[match.end() :].rstrip("\r\n"), int(seconds + us) * 1000, date, "kernel", None, host)
     if line.startswith("{"):
-        return _journal_json(line)
+        return _json(line)
+    if (line[0:1] in "IWEF" or " std" in line or "OOMKilling" in line) and (match := _WRAPPER.match(line)):
+        inner = strip_dressing(line[match.end() :])
+        return replace(inner, time_text=inner.time_text or match["date"] or "", source=inner.source or "kernel")
     rest = _PRIORITY.sub("", line.rstrip("\r\n"), count=1) if line.startswith("<") else line.rstrip("\r\n")
-    source = time_text = caller = None
+    source = time_text = caller = host = None
     time_ns = None
     if match := _FACILITY.match(rest):
         source = "kernel" if match["facility"] == "kern" else match["facility"]
@@ -78,45 +96,51 @@ def strip_dressing(line: str) -> LogLine:
         if "," in time_text:  # dmesg --time-format iso: no host, no program
             rest = rest.removeprefix(" ")
         elif match := _HOST_AND_TAG.match(rest):
-            source, rest = match["tag"], rest[match.end() :]
+            source, host, rest = match["tag"], match["host"], rest[match.end() :]
     elif match := _BRACKETED_DATE.match(rest):
         time_text, rest = match["date"], rest[match.end() :]
     elif match := _PROGRAM.match(rest):
         source, rest = match["tag"], rest[match.end() :]
     if source in (None, "kernel") and (match := _UPTIME.match(rest)):
-        time_ns = int(Decimal(match["seconds"]) * 1_000_000_000)
+        time_ns = int(match["seconds"].replace(".", "")) * 1000
         time_text, rest = time_text or match["seconds"], rest[match.end() :]
     if time_text is not None and source in (None, "kernel"):
         if match := _CALLER.match(rest):
             caller, rest = match["caller"], rest[match.end() :]
         if source is None and (match := _KERNEL_TAG.match(rest)):  # journalctl -o short-monotonic
-            source, rest = "kernel", rest[match.end() :]
-    return LogLine(rest, time_ns, time_text, source, caller)
+            source, host, rest = "kernel", match["host"], rest[match.end() :]
+    return LogLine(rest, time_ns, time_text, source, caller, host)
 
 
-def _journal_json(line: str) -> LogLine:
-    """One line of `journalctl -o json`. systemd.journal-fields(7)."""
+def _json(line: str) -> LogLine:
+    """One line of `journalctl -o json`, systemd.journal-fields(7), or of docker's json-file driver."""
     try:
         entry = json.loads(line)
-        message = entry["MESSAGE"]
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, RecursionError):
         return LogLine(line)
+    if not isinstance(entry, dict):
+        return LogLine(line)
+    if isinstance(entry.get("log"), str) and not entry["log"].startswith("{"):
+        inner = strip_dressing(entry["log"])
+        return replace(inner, time_text=inner.time_text or str(entry.get("time", "")))
+    return _journal_entry(entry) if "MESSAGE" in entry else LogLine(line)
+
+
+def _journal_entry(entry: Mapping[str, Any]) -> LogLine:
+    message = entry["MESSAGE"]
     if isinstance(message, list):  # the journal's way to hold bytes that are not UTF-8
-        message = bytes(byte & 0xFF for byte in message if isinstance(byte, int)).decode(
-            "utf-8", "surrogateescape"
-        )
+        message = bytes(byte & 0xFF for byte in message if isinstance(byte, int)).decode("utf-8", "surrogateescape")
     if entry.get("_TRANSPORT") == "kernel":
         source = "kernel"
     else:
-        source = str(
-            entry.get("SYSLOG_IDENTIFIER") or entry.get("_COMM") or entry.get("_TRANSPORT") or "unknown"
-        )
+        source = str(entry.get("SYSLOG_IDENTIFIER") or entry.get("_COMM") or entry.get("_TRANSPORT") or "unknown")
     boot_us, epoch_us = entry.get("_SOURCE_MONOTONIC_TIMESTAMP"), entry.get("__REALTIME_TIMESTAMP")
     return LogLine(
         str(message),
-        time_ns=int(boot_us) * 1000 if str(boot_us).isdecimal() else None,
+        time_ns=int(str(boot_us)) * 1000 if str(boot_us).isdecimal() else None,
         time_text=str(epoch_us or boot_us or "") or None,
         source=source,
+        host=str(entry["_HOSTNAME"]) if "_HOSTNAME" in entry else None,
     )
 
 
@@ -157,6 +181,9 @@ def _unfold(lines: Iterable[str]) -> Iterator[str]:
     for raw in lines:
         text = raw.rstrip("\r\n")
         if text.startswith("{"):
+            yield text
+            continue
+        if "#012" not in text and "\\n" not in text:
             yield text
             continue
         first, *more = _NEWLINE.split(text)

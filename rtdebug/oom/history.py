@@ -106,9 +106,7 @@ class MemoryHistory:
         if reading is None:
             return False
         self.last_stat = StatReading.of(reading, now_ns, self._cgroup)
-        self._append(
-            (now_ns, reading.usage_bytes, *(_first(reading.stat, keys) for keys in _STAT_KEYS.values()))
-        )
+        self._append((now_ns, reading.usage_bytes, *(_first(reading.stat, keys) for keys in _STAT_KEYS.values())))
         return True
 
     def samples(self) -> tuple[MemorySample, ...]:

@@ -9,17 +9,20 @@ from __future__ import annotations
 import re
 from collections import deque
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import ClassVar
 
+from rtdebug.oom.draft import OomDraft
 from rtdebug.oom.dressing import ELLIPSES, LogLine, undress
 from rtdebug.oom.lines import (
     CONSTRAINTS,
     PATTERNS,
+    SYSTEMD_UNIT,
     WITH_COMM,
+    add_host,
     before_cut,
+    kinds_of,
     parse_counter,
-    parse_host,
     parse_inline_stat,
     parse_killed,
     parse_reaped,
@@ -27,17 +30,7 @@ from rtdebug.oom.lines import (
     parse_task_row,
     parse_trigger,
 )
-from rtdebug.oom.record import (
-    Constraint,
-    HostMemory,
-    MemoryCounter,
-    OomRecord,
-    Reaped,
-    Selected,
-    TaskRow,
-    Trigger,
-    Victim,
-)
+from rtdebug.oom.record import HostMemory, OomRecord, Selected, Trigger, Victim
 
 _LINGER_NS = 2_000_000_000
 _STALE_NS = 30_000_000_000
@@ -52,92 +45,6 @@ def read_oom_log(lines: Iterable[str]) -> list[OomRecord]:
     return records + reader.flush()
 
 
-@dataclass(slots=True, eq=False)
-class _Episode:
-    """A record in the making."""
-
-    first: LogLine
-    touched_ns: int | None
-    constraint: Constraint | None = None
-    oom_memcg: str | None = None
-    task_memcg: str | None = None
-    cpuset: str | None = None
-    mems_allowed: str | None = None
-    nodemask: str | None = None
-    trigger: Trigger | None = None
-    selected: Selected | None = None
-    chosen: Victim | None = None
-    victims: dict[int, Victim] = field(default_factory=dict)
-    kill_lines: int = 0
-    skipped: list[int] = field(default_factory=list)
-    reaped: list[Reaped] = field(default_factory=list)
-    group_memcg: str | None = None
-    unkillable: bool = False
-    counters: dict[str, MemoryCounter] = field(default_factory=dict)
-    stats: dict[str, dict[str, int]] = field(default_factory=dict)
-    open_stat: dict[str, int] | None = None
-    columns: list[str] | None = None
-    tasks: list[TaskRow] = field(default_factory=list)
-    host: HostMemory | None = None
-    suppressed: int | None = None
-    slab_memcgs: tuple[str, ...] = ()
-    scope: str | None = None
-    """`Memory cgroup out` or `Out` of memory, as the kill line began."""
-    cut: bool = False
-
-    @property
-    def over(self) -> bool:
-        """Its outcome is known; only group members and the reaper may still follow."""
-        return bool(self.victims) or self.unkillable
-
-    @property
-    def reaped_all(self) -> bool:
-        return self.unkillable or self.victims.keys() <= {reaped.pid for reaped in self.reaped}
-
-    def record(self) -> OomRecord:
-        stats = dict(self.stats)
-        own = self.oom_memcg if self.oom_memcg in stats else next(iter(stats), None)
-        own_stat = stats.pop(own) if own is not None else None
-        oom_memcg = self.oom_memcg
-        constraint = self.constraint
-        if constraint is None and (self.counters or self.stats or self.scope == "Memory cgroup out"):
-            constraint = "memcg"
-        elif constraint is None and self.scope == "Out":
-            constraint = "global"
-        if oom_memcg is None and constraint == "memcg" and own:
-            oom_memcg = own  # the statistics are those of the cgroup whose limit was hit
-        return OomRecord(
-            time_ns=self.first.time_ns,
-            time_text=self.first.time_text,
-            constraint=constraint,
-            oom_memcg=oom_memcg,
-            task_memcg=self.task_memcg,
-            cpuset=self.cpuset,
-            mems_allowed=self.mems_allowed,
-            nodemask=self.nodemask,
-            trigger=self.trigger,
-            selected=self.selected,
-            chosen=self.chosen,
-            victims=tuple(self.victims.values()),
-            kill_lines=self.kill_lines,
-            skipped_pids=tuple(self.skipped),
-            reaped=tuple(self.reaped),
-            group_memcg=self.group_memcg,
-            no_killable_process=self.unkillable,
-            memory=self.counters.get("memory"),
-            memory_swap=self.counters.get("memory+swap"),
-            kmem=self.counters.get("kmem"),
-            swap=self.counters.get("swap"),
-            memory_stat=own_stat or None,
-            child_memory_stats=stats,
-            tasks=tuple(self.tasks),
-            host=self.host,
-            suppressed_dumps=self.suppressed,
-            slab_failed_memcgs=self.slab_memcgs,
-            cut=self.cut,
-        )
-
-
 class OomLogReader:
     """Takes kernel messages one by one and gives each OOM kill, in order, when no more can belong to it.
 
@@ -150,19 +57,23 @@ class OomLogReader:
         self._linger_ns = linger_ns
         self._stale_ns = stale_ns
         self._now_ns: int | None = None
-        self._open: list[_Episode] = []
+        self._open: list[OomDraft] = []
         self._past_victims: deque[int] = deque(maxlen=64)
         self._cpu_line: tuple[LogLine, Trigger] | None = None
         self._suppressed: int | None = None
         self._host: HostMemory | None = None
         self._slab_memcgs: dict[str, None] = {}
+        self._by_hand = False
 
     def feed(self, line: LogLine, now_ns: int | None = None) -> list[OomRecord]:
         """Take one message; gives the kills that are over because of it."""
         self._now_ns = now_ns if now_ns is not None else line.time_ns
+        stale = self._pop_while(self._is_stale)  # before they take a line that is of another kill
         if line.from_kernel:
             self._take(line)
-        return self._finish()
+        elif line.source == "systemd" and self._open and (match := SYSTEMD_UNIT.match(line.message)):
+            self._open[-1].unit = match["unit"]
+        return stale + self._finish()
 
     def flush(self, now_ns: int | None = None) -> list[OomRecord]:
         """The kills that are over by `now_ns`; without it all, as they are."""
@@ -188,10 +99,10 @@ class OomLogReader:
         cut = message.endswith(ELLIPSES) and not PATTERNS["unkillable"].match(message)
         if cut:
             message = before_cut(message)
-        kinds = WITH_COMM if "\n" in message else PATTERNS
-        for kind in kinds:
+            line = replace(line, message=message)
+        for kind in WITH_COMM if "\n" in message else kinds_of(message):
             if match := PATTERNS[kind].match(message):
-                episode = self._handlers[kind](self, match, replace(line, message=message), cut)
+                episode = self._handlers[kind](self, match, line, cut)
                 break
         else:
             episode = None
@@ -204,46 +115,61 @@ class OomLogReader:
     # Which record a line belongs to. The kernel dumps one OOM at a time (oom_lock); v1 kernels before 4.x did
     # not, there printk's caller id tells two CPUs apart, or that a record has such a line already.
 
-    def _newest(self, caller: str | None, wanted: Callable[[_Episode], bool]) -> _Episode | None:
+    def _newest(self, caller: str | None, wanted: Callable[[OomDraft], bool]) -> OomDraft | None:
         for episode in reversed(self._open):
             if (caller is None or episode.first.caller in (None, caller)) and wanted(episode):
                 episode.touched_ns = self._now_ns
                 return episode
         return None
 
-    def _dumping(self, line: LogLine, lacks: Callable[[_Episode], bool] = lambda _: True) -> _Episode | None:
+    def _dumping(self, line: LogLine, lacks: Callable[[OomDraft], bool] = lambda _: True) -> OomDraft | None:
         return self._newest(line.caller, lambda episode: not episode.over and lacks(episode))
 
-    def _start(self, line: LogLine) -> _Episode:
-        episode = _Episode(
-            line, self._now_ns, suppressed=self._suppressed, slab_memcgs=tuple(self._slab_memcgs)
+    def _start(self, line: LogLine) -> OomDraft:
+        episode = OomDraft(
+            line,
+            self._now_ns,
+            suppressed=self._suppressed,
+            slab_memcgs=tuple(self._slab_memcgs),
+            by_hand=self._by_hand,
         )
         self._cpu_line = self._suppressed = self._host = None
+        self._by_hand = False
         self._slab_memcgs.clear()
         self._open.append(episode)
         return episode
 
     def _finish(self, everything: bool = False) -> list[OomRecord]:
+        return self._pop_while(lambda episode: everything or self._is_done(episode))
+
+    def _pop_while(self, is_done: Callable[[OomDraft], bool]) -> list[OomRecord]:
         records = []
-        while self._open and (everything or self._is_done(self._open[0])):
+        while self._open and is_done(self._open[0]):
             episode = self._open.pop(0)
             self._past_victims.extend(episode.victims)
             records.append(episode.record())
         return records
 
-    def _is_done(self, episode: _Episode) -> bool:
-        if len(self._open) > _OPEN_AT_MOST or (episode.over and episode.reaped_all and len(self._open) > 1):
+    def _is_done(self, episode: OomDraft) -> bool:
+        if len(self._open) > _OPEN_AT_MOST or (len(self._open) > 1 and episode.over and episode.reaped_all):
             return True
-        if self._now_ns is None or episode.touched_ns is None:
-            return False
-        return self._now_ns - episode.touched_ns >= (self._linger_ns if episode.over else self._stale_ns)
+        return self._untouched_ns(episode) >= self._linger_ns if episode.over else self._is_stale(episode)
 
-    def _on_trigger(self, match: re.Match[str], line: LogLine, cut: bool) -> _Episode:
+    def _is_stale(self, episode: OomDraft) -> bool:
+        return self._untouched_ns(episode) >= self._stale_ns
+
+    def _untouched_ns(self, episode: OomDraft) -> int:
+        """For how long; backwards too, which is another boot."""
+        if self._now_ns is None or episode.touched_ns is None:
+            return 0
+        return abs(self._now_ns - episode.touched_ns)
+
+    def _on_trigger(self, match: re.Match[str], line: LogLine, cut: bool) -> OomDraft:
         episode = self._start(line)
         episode.trigger = parse_trigger(match)
         return episode
 
-    def _on_cpu(self, match: re.Match[str], line: LogLine, cut: bool) -> _Episode | None:
+    def _on_cpu(self, match: re.Match[str], line: LogLine, cut: bool) -> OomDraft | None:
         tid, comm = int(match["tid"]), match["comm"]
         episode = self._dumping(line, lambda e: e.trigger is not None and e.trigger.tid is None)
         if episode and episode.trigger and (cut or episode.trigger.comm == comm):
@@ -253,7 +179,7 @@ class OomLogReader:
         self._cpu_line = line, Trigger(comm, tid, None, None, None)
         return None
 
-    def _on_stack(self, match: re.Match[str], line: LogLine, cut: bool) -> _Episode | None:
+    def _on_stack(self, match: re.Match[str], line: LogLine, cut: bool) -> OomDraft | None:
         if self._cpu_line is None or self._cpu_line[0].caller != line.caller:
             return None
         first, trigger = self._cpu_line
@@ -261,26 +187,26 @@ class OomLogReader:
         episode.trigger = trigger
         return episode
 
-    def _on_cpuset(self, match: re.Match[str], line: LogLine, cut: bool) -> _Episode | None:
+    def _on_cpuset(self, match: re.Match[str], line: LogLine, cut: bool) -> OomDraft | None:
         episode = self._dumping(line, lambda e: e.cpuset is None and e.trigger is not None)
         if episode:
             episode.cpuset, episode.mems_allowed = match["cpuset"], match["mems"]
         return episode
 
-    def _on_task_in(self, match: re.Match[str], line: LogLine, cut: bool) -> _Episode:
+    def _on_task_in(self, match: re.Match[str], line: LogLine, cut: bool) -> OomDraft:
         episode = self._dumping(line, lambda e: e.oom_memcg is None) or self._start(line)
         episode.task_memcg, episode.oom_memcg = match["task"], None if cut else match["oom"]
         episode.constraint = "memcg"
         return episode
 
-    def _on_counter(self, match: re.Match[str], line: LogLine, cut: bool) -> _Episode:
+    def _on_counter(self, match: re.Match[str], line: LogLine, cut: bool) -> OomDraft:
         name = match["name"]
         episode = self._dumping(line, lambda e: name not in e.counters) or self._start(line)
         usage, limit, failcnt = (int(match[key]) for key in ("usage", "limit", "failcnt"))
         episode.counters[name] = parse_counter(usage, limit, failcnt)
         return episode
 
-    def _on_stats(self, match: re.Match[str], line: LogLine, cut: bool) -> _Episode:
+    def _on_stats(self, match: re.Match[str], line: LogLine, cut: bool) -> OomDraft:
         path = match["path"] or ""
         episode = self._dumping(line, lambda e: path not in e.stats and e.columns is None) or self._start(
             line
@@ -288,13 +214,13 @@ class OomLogReader:
         episode.open_stat = episode.stats[path] = parse_inline_stat(match["inline"])
         return episode
 
-    def _on_stat(self, match: re.Match[str], line: LogLine, cut: bool) -> _Episode | None:
+    def _on_stat(self, match: re.Match[str], line: LogLine, cut: bool) -> OomDraft | None:
         episode = self._dumping(line, lambda e: e.open_stat is not None and e.columns is None)
         if episode and episode.open_stat is not None:
             episode.open_stat.setdefault(match["key"], int(match["value"]))
         return episode
 
-    def _on_table(self, match: re.Match[str], line: LogLine, cut: bool) -> _Episode:
+    def _on_table(self, match: re.Match[str], line: LogLine, cut: bool) -> OomDraft:
         host = self._host
         episode = self._dumping(line, lambda e: e.columns is None)
         if episode is None:
@@ -303,7 +229,7 @@ class OomLogReader:
         episode.columns = match[0].partition("]")[2].split()
         return episode
 
-    def _on_row(self, match: re.Match[str], line: LogLine, cut: bool) -> _Episode | None:
+    def _on_row(self, match: re.Match[str], line: LogLine, cut: bool) -> OomDraft | None:
         episode = self._dumping(line, lambda e: e.columns is not None and e.constraint is None)
         episode = episode or self._dumping(line, lambda e: e.columns is not None)
         if episode and episode.columns is not None:
@@ -314,7 +240,7 @@ class OomLogReader:
                 episode.tasks.append(row)
         return episode
 
-    def _on_summary(self, match: re.Match[str], line: LogLine, cut: bool) -> _Episode:
+    def _on_summary(self, match: re.Match[str], line: LogLine, cut: bool) -> OomDraft:
         episode = self._dumping(line, lambda e: e.constraint is None) or self._start(line)
         episode.constraint = CONSTRAINTS.get(match["constraint"])
         parts = parse_summary(match["rest"])
@@ -329,13 +255,13 @@ class OomLogReader:
             episode.cut = True
         return episode
 
-    def _on_selected(self, match: re.Match[str], line: LogLine, cut: bool) -> _Episode:
+    def _on_selected(self, match: re.Match[str], line: LogLine, cut: bool) -> OomDraft:
         episode = self._dumping(line, lambda e: e.selected is None) or self._start(line)
         episode.selected = Selected(int(match["pid"]), match["comm"], int(match["score"]))
         episode.scope = match["scope"]
         return episode
 
-    def _on_killed(self, match: re.Match[str], line: LogLine, cut: bool) -> _Episode:
+    def _on_killed(self, match: re.Match[str], line: LogLine, cut: bool) -> OomDraft:
         victim = parse_killed(int(match["pid"]), match["rest"])
         episode = (
             self._newest(line.caller, lambda e: victim.pid in e.victims)
@@ -350,26 +276,26 @@ class OomLogReader:
         episode.scope = match["scope"] or episode.scope
         return episode
 
-    def _on_skipped(self, match: re.Match[str], line: LogLine, cut: bool) -> _Episode | None:
+    def _on_skipped(self, match: re.Match[str], line: LogLine, cut: bool) -> OomDraft | None:
         episode = self._newest(line.caller, lambda e: e.group_memcg is not None)
         if episode:
             episode.skipped.append(int(match["pid"]))
         return episode
 
-    def _on_unkillable(self, match: re.Match[str], line: LogLine, cut: bool) -> _Episode:
+    def _on_unkillable(self, match: re.Match[str], line: LogLine, cut: bool) -> OomDraft:
         episode = self._dumping(line) or self._start(line)
         episode.unkillable = True
         episode.scope = match["scope"]
         return episode
 
-    def _on_group(self, match: re.Match[str], line: LogLine, cut: bool) -> _Episode:
+    def _on_group(self, match: re.Match[str], line: LogLine, cut: bool) -> OomDraft:
         episode = self._newest(
             line.caller, lambda e: e.group_memcg is None and not e.unkillable
         ) or self._start(line)
         episode.group_memcg = match["path"]
         return episode
 
-    def _on_reaped(self, match: re.Match[str], line: LogLine, cut: bool) -> _Episode | None:
+    def _on_reaped(self, match: re.Match[str], line: LogLine, cut: bool) -> OomDraft | None:
         pid = int(match["pid"])
         # The reaper is a kernel thread: its caller id is never that of the dump.
         episode = self._newest(None, lambda e: pid in e.victims)
@@ -382,20 +308,23 @@ class OomLogReader:
     def _on_suppressed(self, match: re.Match[str], line: LogLine, cut: bool) -> None:
         self._suppressed = int(match["count"])
 
+    def _on_sysrq(self, match: re.Match[str], line: LogLine, cut: bool) -> None:
+        self._by_hand = True
+
     def _on_slab(self, match: re.Match[str], line: LogLine, cut: bool) -> None:
         if len(self._slab_memcgs) < _SLAB_MEMCGS_AT_MOST:
             self._slab_memcgs[match["memcg"]] = None
 
-    def _on_host(self, match: re.Match[str], line: LogLine, cut: bool) -> _Episode | None:
+    def _on_host(self, match: re.Match[str], line: LogLine, cut: bool) -> OomDraft | None:
         episode = self._dumping(line)
         if episode:
-            episode.host = replace(episode.host or HostMemory(), **parse_host(match))
+            episode.host = add_host(episode.host or HostMemory(), match)
         else:
-            self._host = replace(self._host or HostMemory(), **parse_host(match))
+            self._host = add_host(self._host or HostMemory(), match)
         return episode
 
     _handlers: ClassVar[
-        dict[str, Callable[[OomLogReader, re.Match[str], LogLine, bool], _Episode | None]]
+        dict[str, Callable[[OomLogReader, re.Match[str], LogLine, bool], OomDraft | None]]
     ] = {
         "trigger": _on_trigger,
         "summary": _on_summary,
@@ -414,10 +343,13 @@ class OomLogReader:
         "cpuset": _on_cpuset,
         "stack": _on_stack,
         "suppressed": _on_suppressed,
+        "sysrq": _on_sysrq,
         "slab": _on_slab,
         "stat": _on_stat,
-        "free": _on_host,
+        "mem_info": _on_host,
+        "zone": _on_host,
         "ram": _on_host,
+        "reserved": _on_host,
         "host_swap": _on_host,
     }
 

@@ -99,9 +99,7 @@ class OomKill:
         )
 
 
-def _levels(
-    event: Mapping[str, Any], page_size_bytes: int, paths: Mapping[int, str]
-) -> tuple[MemcgLevel, ...]:
+def _levels(event: Mapping[str, Any], page_size_bytes: int, paths: Mapping[int, str]) -> tuple[MemcgLevel, ...]:
     used = event["memcg"][: event["levels"]]
     return tuple(_level(level, page_size_bytes, paths.get(level["memcg_id"])) for level in used)
 

@@ -6,8 +6,10 @@ The forms are those of Linux 2.6.32 to 6.18, from mm/oom_kill.c and mm/memcontro
 from __future__ import annotations
 
 import re
+import string
+from dataclasses import replace
 
-from rtdebug.oom.record import Constraint, MemoryCounter, Reaped, TaskRow, Trigger, Victim
+from rtdebug.oom.record import Constraint, HostMemory, MemoryCounter, Reaped, TaskRow, Trigger, Victim, Zone
 
 CONSTRAINTS: dict[str, Constraint] = {
     "CONSTRAINT_NONE": "global",
@@ -16,6 +18,7 @@ CONSTRAINTS: dict[str, Constraint] = {
     "CONSTRAINT_MEMCG": "memcg",
 }
 
+_ZONES_AT_MOST = 256
 _UNLIMITED_KB = 1 << 52
 """PAGE_COUNTER_MAX is 2**53 - 4 kB with 4 KiB pages, a little less with larger ones; once it was more."""
 _UNLIMITED_KB_32BIT = ((1 << 31) - 1) * 4
@@ -37,9 +40,7 @@ PATTERNS: dict[str, re.Pattern[str]] = {
     "skipped": re.compile(rf"(?:{_OUT}: )?OOM victim (?P<pid>\d+) \(.*\) is already exiting", re.DOTALL),
     "unkillable": re.compile(rf"{_OUT} and no killable processes"),
     "group": re.compile(r"Tasks in (?P<path>.+) are going to be killed due to memory\.oom\.group set"),
-    "reaped": re.compile(
-        r"oom_reaper: reaped process (?P<pid>\d+) \((?P<comm>.*)\)(?:, now (?P<rest>.*))?", re.DOTALL
-    ),
+    "reaped": re.compile(r"oom_reaper: reaped process (?P<pid>\d+) \((?P<comm>.*)\)(?:, now (?P<rest>.*))?", re.DOTALL),
     "task_in": re.compile(r"Task in (?P<task>.+) killed as a result of limit of (?P<oom>.+)"),
     "counter": re.compile(
         r"(?P<name>memory\+swap|memory|kmem|swap): usage (?P<usage>\d+)kB, limit (?P<limit>\d+)kB,"
@@ -60,17 +61,35 @@ PATTERNS: dict[str, re.Pattern[str]] = {
         r"\s*(?:\[<?[0-9a-f]+>?\] )*(?:dump_header|oom_kill_process|(?:mem_cgroup_)?out_of_memory)[.\w]*\+0x"
     ),
     "suppressed": re.compile(r"oom_kill_process: (?P<count>\d+) callbacks suppressed"),
+    "sysrq": re.compile(r"[Ss]ys[Rr]q ?: Manual OOM execution"),
     "slab": re.compile(r"\s*cache: [^(\n]*\(\d+:(?P<memcg>[^\n]+)\), object size"),
     "stat": re.compile(r"(?P<key>[a-z][a-z0-9_]*) (?P<value>\d+)$"),
-    "free": re.compile(r"\s*free:(?P<free_pages>\d+)(?: |$)"),
+    "mem_info": re.compile(
+        r"\s*(?P<pages>(?:active_anon|active_file|unevictable|slab_reclaimable|mapped|free):\d+(?: [a-z_()]+:\d+)*)\s*$"
+    ),
+    "zone": re.compile(r"Node (?P<node>\d+) (?P<zone>\w+) free:(?P<free>\d+)kB (?:boost:\d+kB )?min:(?P<min>\d+)kB "),
     "ram": re.compile(r"(?P<ram_pages>\d+) pages RAM"),
+    "reserved": re.compile(r"(?P<reserved_pages>\d+) pages reserved$"),
     "host_swap": re.compile(r"(?P<which>Free|Total) swap\s*= (?P<kb>\d+)kB"),
 }
+SYSTEMD_UNIT = re.compile(r"(?P<unit>[^\s:]+\.(?:service|scope)): A process of this unit has been killed by the OOM")
 WITH_COMM = ("trigger", "summary", "selected", "killed", "skipped", "reaped", "row", "cpu", "cpuset")
+_STARTS = {
+    **dict.fromkeys(("selected", "skipped", "unkillable"), "MO"),
+    "killed": "MOK", "summary": "o", "reaped": "o", "suppressed": "o", "group": "T", "task_in": "T",
+    "counter": "mks", "stats": "M", "table": "[", "row": "[", "cpu": "CUP", "stack": " \t[dom", "sysrq": "Ss",
+    "slab": " \tc", "stat": string.ascii_lowercase, "mem_info": " \taufsm", "zone": "N", "host_swap": "FT",
+    **dict.fromkeys(("ram", "reserved"), string.digits),
+}
+"""With what characters a line of each kind may begin: most lines are of none, and there are many of them."""
+_BEHIND_COMM = ("trigger", "cpuset")
+"""These begin with a comm, which may be anything."""
+_KINDS_BY_START = {
+    start: tuple(kind for kind in PATTERNS if start in _STARTS.get(kind, ""))
+    for start in {start for starts in _STARTS.values() for start in starts}
+}
 _FIGURE = re.compile(r"(?P<key>[a-z]+(?:-[a-z]+)?):(?P<kb>\d+)kB")
-_SUMMARY_PART = re.compile(
-    r",(?=(?:nodemask|cpuset|mems_allowed|oom_memcg|task_memcg|task|pid|uid)=|global_oom)"
-)
+_SUMMARY_PART = re.compile(r",(?=(?:nodemask|cpuset|mems_allowed|oom_memcg|task_memcg|task|pid|uid)=|global_oom)")
 _COLUMNS = {
     "tgid": "tgid",
     "uid": "uid",
@@ -88,6 +107,14 @@ _COLUMNS = {
     "oom_adj": "oom_adj",
     "oom_score_adj": "oom_score_adj",
 }
+
+
+def kinds_of(message: str) -> tuple[str, ...]:
+    """The kinds of line that this one may be of."""
+    kinds = _KINDS_BY_START.get(message[:1], ())
+    if " invoked oom-killer:" in message or " mems_allowed=" in message:
+        return (*_BEHIND_COMM, *kinds)
+    return kinds
 
 
 def before_cut(message: str) -> str:
@@ -159,12 +186,23 @@ def parse_summary(rest: str) -> dict[str, str]:
     return {key: value for key, value in values.items() if value}
 
 
-def parse_host(match: re.Match[str]) -> dict[str, int]:
-    """Fields of HostMemory in one line of `Mem-Info`."""
+def add_host(host: HostMemory, match: re.Match[str]) -> HostMemory:
+    """`host` with one more line of `Mem-Info`."""
     found = match.groupdict()
-    if "which" not in found:
-        return {key: int(value) for key, value in found.items()}
-    return {f"swap_{found['which'].lower()}_bytes": int(found["kb"]) * 1024}
+    if "pages" in found:
+        pairs = (pair.split(":") for pair in found["pages"].split())
+        return replace(host, pages={**host.pages, **{key: int(value) for key, value in pairs}})
+    if "zone" in found:
+        zone = Zone(int(found["node"]), found["zone"], int(found["free"]) * 1024, int(found["min"]) * 1024)
+        return host if len(host.zones) >= _ZONES_AT_MOST else replace(host, zones=(*host.zones, zone))
+    if "which" in found:
+        kib = int(found["kb"]) * 1024
+        return (
+            replace(host, swap_free_bytes=kib) if found["which"] == "Free" else replace(host, swap_total_bytes=kib)
+        )
+    if "ram_pages" in found:
+        return replace(host, ram_pages=int(found["ram_pages"]))
+    return replace(host, reserved_pages=int(found["reserved_pages"]))
 
 
 def parse_trigger(match: re.Match[str]) -> Trigger:

@@ -48,9 +48,7 @@ class OomJoiner:
     def add_message(self, record: KmsgRecord, now_ns: int) -> list[OomReport]:
         """Take a record of the kernel log; gives the reports that are ready."""
         if record.from_kernel:
-            line = LogLine(
-                record.message, time_ns=record.time_us * 1000, source="kernel", caller=record.caller
-            )
+            line = LogLine(record.message, time_ns=record.time_us * 1000, source="kernel", caller=record.caller)
             self._keep(self._reader.feed(line, now_ns), now_ns)
         return self.advance(now_ns)
 

@@ -7,10 +7,10 @@ mm/memcontrol*.c (mem_cgroup_print_oom_meminfo). What was not printed is None, n
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
-Constraint = Literal["memcg", "global", "cpuset", "mempolicy"]
+Constraint = Literal["memcg", "global", "cpuset", "mempolicy", "sysrq"]
 
 _PAGE_SIZES = (4096, 8192, 16384, 32768, 65536, 262144)
 
@@ -112,13 +112,31 @@ class TaskRow:
 
 
 @dataclass(frozen=True, slots=True)
+class Zone:
+    """One zone of a NUMA node: below `min_bytes` only the kernel's own emergencies may take from it."""
+
+    node: int
+    name: str
+    free_bytes: int
+    min_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
 class HostMemory:
     """Of the `Mem-Info` part: a global OOM with much of it free was no shortage of the host."""
 
-    free_pages: int | None = None
+    pages: Mapping[str, int] = field(default_factory=dict)
+    """All of its totals: free, active_anon, inactive_anon, shmem, slab_unreclaimable, pagetables, ..."""
+    zones: tuple[Zone, ...] = ()
     ram_pages: int | None = None
+    reserved_pages: int | None = None
     swap_free_bytes: int | None = None
     swap_total_bytes: int | None = None
+
+    @property
+    def free_pages(self) -> int | None:
+        """Free at the kill."""
+        return self.pages.get("free")
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,11 +147,16 @@ class OomRecord:
     """Clock of the source: since boot for the kernel's own `[seconds]`. None: not printed as a number."""
     time_text: str | None
     """The time as printed, whatever its language."""
+    machine: str | None
+    """The host as named in the lines."""
     constraint: Constraint | None
+    """sysrq: asked for by hand (SysRq f)."""
     oom_memcg: str | None
     """Path of the cgroup whose limit was hit."""
     task_memcg: str | None
     """Path of the victim's cgroup."""
+    unit: str | None
+    """The unit in which systemd says a process was killed; it says so right after."""
     cpuset: str | None
     """Name of the trigger's cpuset cgroup: its container, not the victim's."""
     mems_allowed: str | None

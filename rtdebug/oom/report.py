@@ -11,6 +11,7 @@ from rtdebug.containers.model import Container
 from rtdebug.oom.history import MemorySample, StatReading
 from rtdebug.oom.kill import MemcgLevel, OomKill
 from rtdebug.oom.limit import Limit, LimitSource, find_limit
+from rtdebug.oom.log_usage import hierarchical_stat
 from rtdebug.oom.record import Constraint, OomRecord, Victim
 from rtdebug.oom.siblings import Sibling
 from rtdebug.oom.tasks import OomTask, largest_tasks
@@ -217,7 +218,7 @@ def _stat(
 ) -> tuple[StatReading | None, StatSource | None]:
     if log and log.memory_stat:
         usage, kmem = (counter.usage_bytes if counter else None for counter in (log.memory, log.kmem))
-        return StatReading(_hierarchical_stat(log), 0, log.oom_memcg, usage, kmem), "kernel_log"
+        return StatReading(hierarchical_stat(log), 0, log.oom_memcg, usage, kmem), "kernel_log"
     readings: list[tuple[StatReading | None, StatSource]] = [
         (around.stat_after, "cgroup_files"),
         (around.last_stat, "last_sample"),
@@ -231,18 +232,6 @@ def _stat_age(kill: OomKill, stat: StatReading | None, source: StatSource | None
     if stat is None:
         return None
     return 0 if source == "kernel_log" else abs(stat.time_ns - kill.time_ns)
-
-
-def _hierarchical_stat(log: OomRecord) -> Mapping[str, int]:
-    """Old v1 kernels print every cgroup of the tree without those below it: then the sum is the domain's."""
-    own = log.memory_stat or {}
-    if not log.child_memory_stats or any(key.startswith("total_") for key in own):
-        return own
-    total = dict(own)
-    for child in log.child_memory_stats.values():
-        for key, value in child.items():
-            total[key] = total.get(key, 0) + value
-    return total
 
 
 def _usage_by_kind(

@@ -22,8 +22,7 @@ def align(rows: Sequence[Sequence[str]], right: Collection[int] = (), limit: int
         for index in range(max(map(len, cells), default=0))
     ]
     return [
-        _GAP.join(_pad(cell, widths[index], index in right) for index, cell in enumerate(row)).rstrip()
-        for row in cells
+        _GAP.join(_pad(cell, widths[index], index in right) for index, cell in enumerate(row)).rstrip() for row in cells
     ]
 
 

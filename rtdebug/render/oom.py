@@ -57,6 +57,7 @@ _CONSTRAINTS = {
     "global": "No cgroup limit was hit: the host itself was out of memory.",
     "cpuset": "No cgroup limit was hit: the memory nodes that the cpuset allows were full.",
     "mempolicy": "No cgroup limit was hit: the memory nodes that the memory policy allows were full.",
+    "sysrq": "No cgroup limit was hit: somebody asked for the kill (SysRq f).",
 }
 
 
@@ -136,11 +137,7 @@ def _limit(fields: Fields) -> str:
 def _share(usage: int | None, limit: int | None) -> str | None:
     if usage is None and limit is None:
         return None
-    return (
-        f"{format_bytes(usage)} of {format_bytes(limit)}"
-        if limit is not None
-        else f"{format_bytes(usage)} used"
-    )
+    return f"{format_bytes(usage)} of {format_bytes(limit)}" if limit is not None else f"{format_bytes(usage)} used"
 
 
 def _tree(fields: Fields, width: int) -> Iterator[str]:
@@ -222,11 +219,7 @@ def _trigger(line: EventLine) -> str | None:
     known_ids = ", ".join(each for each in ids if each)
     who = "by the victim itself" if itself else f"by {comm or 'a process'}"
     who += f" ({known_ids})" if known_ids else ""
-    pages = (
-        f"asking for {1 << order} page{'s' if order else ''}"
-        if order is not None and 0 <= order < 32
-        else None
-    )
+    pages = f"asking for {1 << order} page{'s' if order else ''}" if order is not None and 0 <= order < 32 else None
     parts = [who, pages, text_of(fields, "gfp_mask"), _cgroup_of_trigger(fields)]
     return ", ".join(part for part in parts if part)
 
@@ -283,9 +276,7 @@ def _fact(line: EventLine) -> str:
     if not resident:
         return f"{start} What {_name(line.comm)} held is not known.{neighbour(line)}"
     total = sum(resident)
-    most, size = max(
-        ((kind, held[kind] or 0) for kind in ("anon", "file", "shmem")), key=lambda item: item[1]
-    )
+    most, size = max(((kind, held[kind] or 0) for kind in ("anon", "file", "shmem")), key=lambda item: item[1])
     share = f", {size / total:.0%} of it {most}" if total else ""
     part = small_part(fields, total)
     # file pages of its RSS may be charged elsewhere
@@ -302,5 +293,3 @@ def _swapped(size: int | None) -> str:
 
 def _name(comm: str | None) -> str:
     return escape(comm) if comm else "the victim"
-
-

@@ -85,5 +85,3 @@ def _limits_from_above(usages: Iterable[ContainerUsage]) -> Iterator[str]:
         setter = usage.memory_limit_cgroup
         where = "a cgroup that is not visible here" if setter is None else f"cgroup {escape(setter)}"
         yield f"* {escape(short_id(usage.container.id))}: the limit is that of {where}"
-
-

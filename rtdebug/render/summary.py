@@ -94,11 +94,7 @@ def render_summary(summary: Summary, colour: bool = False) -> list[str]:
 def _overview(summary: Summary, colour: bool) -> list[str]:
     lost = summary.lost_events
     loss = "losses not known" if lost is None else f"{format_count(lost)} lost"
-    loud = [
-        f"{words} {format_count(count)}"
-        for event, words in _LOUD.items()
-        if (count := summary.count_of(event))
-    ]
+    loud = [f"{words} {format_count(count)}" for event, words in _LOUD.items() if (count := summary.count_of(event))]
     noun = "event" if summary.count == 1 else "events"
     lines = [
         f"{format_count(summary.count)} {noun} in {format_duration(summary.duration_ns)} "

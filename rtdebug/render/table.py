@@ -302,9 +302,7 @@ def _sigbus(fields: Fields) -> Iterable[str]:
 def _oom_kill(fields: Fields) -> Iterable[str]:
     memcg = fields.get("oom_memcg")
     yield _listed(
-        _joined(
-            _text(fields, "constraint"), f"limit of {escape(short_path(memcg))}" if isinstance(memcg, str) else ""
-        ),
+        _joined(_text(fields, "constraint"), f"limit of {escape(short_path(memcg))}" if isinstance(memcg, str) else ""),
         _share(fields, "usage_bytes", "limit_bytes"),
         _bytes(fields, "anon_rss_bytes", "anon "),
         _bytes(fields, "file_rss_bytes", "file "),

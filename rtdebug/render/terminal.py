@@ -47,3 +47,26 @@ def use_colour(stream: TextIO, environ: Mapping[str, str]) -> bool:
 def paint(text: str, style: Style, colour: bool) -> str:
     """`text` in `style` if `colour`, else as it is."""
     return f"\x1b[{style.value}m{text}\x1b[0m" if colour and text else text
+
+
+class StatusLine:
+    """One line on a terminal that is written over again and again; on anything else, nothing."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+        self._shown = False
+
+    def show(self, text: str) -> None:
+        """Put `text` (escaped already) in place of what was shown, cut to the terminal's width."""
+        width = terminal_width(self._stream)
+        if width is not None:
+            self._stream.write(f"\r\x1b[K{text[: width - 1]}")
+            self._stream.flush()
+            self._shown = True
+
+    def clear(self) -> None:
+        """Take it away, so that something else can be written."""
+        if self._shown:
+            self._stream.write("\r\x1b[K")
+            self._stream.flush()
+            self._shown = False

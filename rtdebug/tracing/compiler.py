@@ -21,10 +21,11 @@ from rtdebug.host import trials
 from rtdebug.host.bcc import find_bcc, read_version
 from rtdebug.host.cache import read_cached, write_cached
 from rtdebug.tracing.program import (
-    FUNCTION_PROBES,
-    PROBES,
+    TRACE,
+    UNITS,
     CompiledProgram,
     MapSpec,
+    Unit,
     cache_name,
     made_for,
     program_source,
@@ -35,33 +36,33 @@ _LOAD_64_BIT_IMMEDIATE = 0x18
 _FLAGS = ("-Wno-macro-redefined", "-Wno-unused-function", "-Wno-unused-value", "-Wno-pointer-sign")
 
 
-def compiled_program() -> CompiledProgram:
+def compiled_program(unit: Unit = TRACE) -> CompiledProgram:
     """Return the programs compiled for this kernel. Raises HostUnable or RtdebugError with the compiler's words."""
-    key = _key(find_bcc())
-    name = cache_name(key)
+    key = _key(find_bcc(), unit)
+    name = cache_name(key, unit)
     cached = read_cached(name)
     if cached is not None:
         try:
             return CompiledProgram.from_bytes(cached, key)
         except (ValueError, KeyError, TypeError):
             pass  # cut short, or of another make: compile again
-    content = _compile_in_child()
+    content = _compile_in_child(unit)
     write_cached(name, content)
     return CompiledProgram.from_bytes(content, key)
 
 
-def _key(bcc_folder: Path) -> str:
-    return made_for(program_source(), read_version(bcc_folder) or "unknown")
+def _key(bcc_folder: Path, unit: Unit) -> str:
+    return made_for(program_source(unit), read_version(bcc_folder) or "unknown")
 
 
-def _compile_in_child() -> bytes:
+def _compile_in_child(unit: Unit) -> bytes:
     import subprocess  # needed once for each kernel: 1 MB that every other trace does without
     import tempfile
 
     # both remove the folder: whoever outlives the other, interrupted or killed
     with tempfile.TemporaryDirectory(prefix="rtdebug-shim-", ignore_cleanup_errors=True) as shim:
         done = subprocess.run(
-            [sys.executable, "-m", "rtdebug.tracing.compiler", shim],
+            [sys.executable, "-m", "rtdebug.tracing.compiler", shim, unit.name],
             stdin=subprocess.DEVNULL,
             capture_output=True,
             check=False,
@@ -79,7 +80,7 @@ def _compile_in_child() -> bytes:
     )
 
 
-def compile_program(source: str, shim: Path, typed: bool) -> CompiledProgram:
+def compile_program(source: str, shim: Path, typed: bool, unit: Unit = TRACE) -> CompiledProgram:
     """Compile in this process, with kernel headers made in the folder `shim`. Raises HostUnable.
 
     `typed`: for raw tracepoints with the types of their arguments out of BTF, which cost a little less than those
@@ -99,11 +100,11 @@ def compile_program(source: str, shim: Path, typed: bool) -> CompiledProgram:
     module = bcc.BPF(text=source.encode(), cflags=[*_FLAGS, *flags])
     maps = _maps(bcc, module)
     places = {fd: place for place, (fd, _) in enumerate(maps)}
-    names = [probe.function for probe in PROBES]
-    names += [name for probe in FUNCTION_PROBES for name in (probe.fentry, probe.kprobe)]
+    names = [*unit.functions, *(probe.function for probe in unit.probes)]
+    names += [name for probe in unit.function_probes for name in (probe.fentry, probe.kprobe)]
     functions = {name: name_maps_by_place(module.dump_func(name.encode()), places) for name in names}
-    tracepoints = {probe.tracepoint: btf.tracepoint_id(probe.tracepoint) for probe in PROBES if typed}
-    kernel_functions = {probe.kernel_function: btf.function_id(probe.kernel_function) for probe in FUNCTION_PROBES}
+    tracepoints = {probe.tracepoint: btf.tracepoint_id(probe.tracepoint) for probe in unit.probes if typed}
+    kernel_functions = {probe.kernel_function: btf.function_id(probe.kernel_function) for probe in unit.function_probes}
     return CompiledProgram(
         maps=tuple(spec for _, spec in maps),
         functions=functions,
@@ -168,17 +169,21 @@ def name_maps_by_place(code: bytes, places: dict[int, int]) -> bytes:
 
 def _takes_typed_tracepoints() -> bool:
     try:
-        trials.try_typed_raw_tracepoint(PROBES[0].tracepoint)
+        trials.try_typed_raw_tracepoint(TRACE.probes[0].tracepoint)
     except RtdebugError:
         return False
     return True
 
 
 def main() -> None:
-    """Compile in the folder of the first argument, remove it, and write the result to standard output."""
+    """Compile the unit named by the second argument in the folder of the first, remove it, and write the result to
+    standard output.
+    """
     shim = Path(sys.argv[1])
+    unit = next(unit for unit in UNITS if unit.name == sys.argv[2])
     try:
-        content = compile_program(program_source(), shim, _takes_typed_tracepoints()).to_bytes(_key(find_bcc()))
+        program = compile_program(program_source(unit), shim, _takes_typed_tracepoints(), unit)
+        content = program.to_bytes(_key(find_bcc(), unit))
     except HostUnable as error:
         print(error.message, error.hint, sep="\n", file=sys.stderr)
         sys.exit(error.exit_code)

@@ -17,6 +17,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from rtdebug.host import constants
+from rtdebug.host.text import valid_utf8
 from rtdebug.tracing.chunks import Kind
 from rtdebug.tracing.decode import Decoder
 from rtdebug.tracing.fields import MAX_ERRNO
@@ -48,9 +49,7 @@ _ENDLESS = frozenset({"oom_kill"})
 _WHO = ("container_id", "container_name", "runtime", "cgroup", "pid", "ns_pid", "tid", "comm")
 
 
-def frame_batches(
-    recording: Recording, selection: Selection | None = None
-) -> Iterator[tuple[str, pd.DataFrame]]:
+def frame_batches(recording: Recording, selection: Selection | None = None) -> Iterator[tuple[str, pd.DataFrame]]:
     """Give (name of the event, some rows of its frame), for a recording of any size.
 
     All batches of one name have the same columns and types, up to the categories.
@@ -129,21 +128,10 @@ def _dtype(event: str, key: str, values: list[Value]) -> Any:  # noqa: ANN401 - 
 
 def _text(key: str, value: Value) -> str | None:
     if value is None or isinstance(value, str):
-        return None if value is None else _valid(value)
+        return None if value is None else valid_utf8(value)
     if key in _FLAGS and isinstance(value, list):
         return "|".join(map(str, value))
     return json.dumps(value, separators=(",", ":"))
-
-
-def _valid(text: str) -> str:
-    """Parquet holds valid UTF-8 only."""
-    if text.isascii():
-        return text
-    try:
-        raw = text.encode("utf-8", "surrogateescape")
-    except UnicodeEncodeError:  # a surrogate that stands for no byte
-        raw = text.encode("utf-8", "backslashreplace")
-    return raw.decode("utf-8", "backslashreplace")
 
 
 def _time(unix_ns: NDArray[np.int64]) -> Any:  # noqa: ANN401

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import ctypes
 import os
 import stat
-import threading
-from collections.abc import Iterator, Mapping
-from pathlib import Path
+from collections.abc import Iterator
 
 from rtdebug.containers.model import Container
 from rtdebug.host.inside import open_inside, read_dev_shm
+from rtdebug.host.sysv import read_sysv_shm
 from rtdebug.tracing.summary import SharedKey
 
 _MAX_FILES = 10_000
 _MAX_DEPTH = 3
-_CLONE_NEWIPC = 0x08000000
 
 
 def still_linked(container: Container | None, whole_host: bool) -> dict[SharedKey, int | None] | None:
@@ -25,14 +22,14 @@ def still_linked(container: Container | None, whole_host: bool) -> dict[SharedKe
     """
     if whole_host or container is None or container.pid is None:
         return None
-    files, segments = _files(container.pid), sysv_segments(container.pid)
+    files, segments = _files(container.pid), read_sysv_shm(container.pid)
     if files is None or segments is None:
         return None
     found: dict[SharedKey, int | None] = {}
     for path, size in files.items():
         found[SharedKey("posix", container.id, path)] = size
-    for shm_id, size in segments.items():
-        found[SharedKey("sysv", container.id, str(shm_id))] = size
+    for segment in segments:
+        found[SharedKey("sysv", container.id, str(segment.shm_id))] = segment.size_bytes
     return found
 
 
@@ -66,38 +63,3 @@ def _walk(folder: int, path: str, depth: int) -> Iterator[tuple[str, int]]:
                 continue  # gone meanwhile
     finally:
         os.close(folder)
-
-
-def sysv_segments(pid: int) -> Mapping[int, int] | None:
-    """Return the SysV segments of a process's IPC namespace: id -> bytes. None when it cannot be entered.
-
-    /proc/sysvipc/shm shows the namespace of who opens it, so a thread enters it (setns(2) is per thread), reads
-    and ends: nothing of ours then keeps the namespace, and with it the segments of a dead container, alive.
-    """
-    try:
-        namespace = os.open(f"/proc/{pid}/ns/ipc", os.O_RDONLY | os.O_CLOEXEC)
-    except OSError:
-        return None
-    texts: list[str] = []
-
-    def read() -> None:
-        libc = ctypes.CDLL(None, use_errno=True)
-        if libc.setns(namespace, _CLONE_NEWIPC) == 0:
-            texts.append(Path("/proc/sysvipc/shm").read_text(encoding="ascii"))
-
-    thread = threading.Thread(target=read)
-    thread.start()
-    thread.join()
-    os.close(namespace)
-    return parse_sysv_shm(texts[0]) if texts else None
-
-
-def parse_sysv_shm(text: str) -> dict[int, int]:
-    """Parse /proc/sysvipc/shm (ipc/shm.c, sysvipc_shm_proc_show): id -> size in bytes."""
-    lines = text.splitlines()
-    columns = lines[0].split() if lines else []
-    if "shmid" not in columns or "size" not in columns:
-        return {}
-    shm_id, size = columns.index("shmid"), columns.index("size")
-    rows = (line.split() for line in lines[1:])
-    return {int(row[shm_id]): int(row[size]) for row in rows if len(row) > max(shm_id, size)}

@@ -34,8 +34,9 @@ class Loaded:
 
     def attach(self, probes: Iterable[Probe] = PROBES) -> None:
         """Attach the programs in order. Raises BpfError."""
-        for function_probe in FUNCTION_PROBES:
-            self._attach_function(function_probe)
+        if probes is PROBES:
+            for function_probe in FUNCTION_PROBES:
+                self._attach_function(function_probe)
         for probe in probes:
             by_name = None if probe.tracepoint in self.compiled.tracepoint_ids else probe.tracepoint
             self.links.append(bpf.open_raw_tracepoint(self.programs[probe.function], by_name))
@@ -45,16 +46,17 @@ class Loaded:
         number = self.compiled.function_ids.get(probe.kernel_function)
         if number is not None:
             with suppress(bpf.BpfError):
-                program = self._load(
+                program = self.load_function(
                     probe.fentry, bpf.PROG_TYPE_TRACING, attach_type=bpf.ATTACH_TRACE_FENTRY, btf_id=number
                 )
                 self.links.append(bpf.open_fentry(program))
                 return
         with suppress(bpf.BpfError):
-            program = self._load(probe.kprobe, bpf.PROG_TYPE_KPROBE)
+            program = self.load_function(probe.kprobe, bpf.PROG_TYPE_KPROBE)
             self.links.append(bpf.open_kprobe(program, probe.kernel_function))
 
-    def _load(self, function: str, kind: int, *, attach_type: int = 0, btf_id: int = 0) -> int:
+    def load_function(self, function: str, kind: int, *, attach_type: int = 0, btf_id: int = 0) -> int:
+        """Load one program and return its descriptor, which stays ours. Raises BpfError."""
         name = function.removeprefix("on_")
         code = put_descriptors(self.compiled.functions[function], list(self.maps.values()))
         program = bpf.load_program(kind, code, name, attach_type=attach_type, btf_id=btf_id)
@@ -65,9 +67,9 @@ class Loaded:
         """Load a program for its tracepoint, with the types of its arguments where BTF has them. Raises BpfError."""
         number = self.compiled.tracepoint_ids.get(probe.tracepoint)
         if number is None:
-            self._load(probe.function, bpf.PROG_TYPE_RAW_TRACEPOINT)
+            self.load_function(probe.function, bpf.PROG_TYPE_RAW_TRACEPOINT)
         else:
-            self._load(
+            self.load_function(
                 probe.function, bpf.PROG_TYPE_TRACING, attach_type=bpf.ATTACH_TRACE_RAW_TP, btf_id=number
             )
 

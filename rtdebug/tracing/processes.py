@@ -169,4 +169,3 @@ def cmdline_of(raw: bytes) -> str | None:
     arguments = raw.rstrip(b"\0").split(b"\0")
     joined = b" ".join(arguments).decode("utf-8", "surrogateescape")
     return joined or None
-

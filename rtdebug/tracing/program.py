@@ -13,6 +13,7 @@ from rtdebug.tracing.sources import read_source
 
 SOURCES = (
     "events.h",
+    "base.h",
     "common.h",
     "compat.h",
     "stack.h",
@@ -63,6 +64,48 @@ class FunctionProbe:
 
 FUNCTION_PROBES = (FunctionProbe("out_of_memory", "on_out_of_memory", "on_out_of_memory_kprobe"),)
 """What no tracepoint says: which limit or node was short, and for what allocation."""
+
+
+@dataclass(frozen=True, slots=True)
+class Unit:
+    """Sources that are compiled together, and the programs in them."""
+
+    name: str
+    """Of its file in the cache."""
+    sources: tuple[str, ...]
+    probes: tuple[Probe, ...]
+    function_probes: tuple[FunctionProbe, ...] = ()
+    functions: tuple[str, ...] = ()
+    """Programs for uprobes and perf events, attached where user space says."""
+
+
+TRACE = Unit("program", SOURCES, PROBES, FUNCTION_PROBES)
+"""What `rtdebug trace` runs."""
+
+
+SITES = Unit(
+    "sites",
+    ("base.h", "compat.h", "sites.h", "growth.bpf.c", "malloc.bpf.c"),
+    (
+        Probe("on_site_fork", "sched_process_fork"),
+        Probe("on_site_exec", "sched_process_exec"),
+        Probe("on_site_exit", "sched_process_exit"),
+        Probe("on_growth", "sys_exit"),
+    ),
+    functions=(
+        "on_fault",
+        "on_malloc",
+        "on_calloc",
+        "on_realloc",
+        "on_memalign",
+        "on_posix_memalign",
+        "on_free",
+        "on_alloc_return",
+    ),
+)
+"""Allocation sites for `rtdebug leaks record`, apart from TRACE so that no trace pays for them."""
+
+UNITS = (TRACE, SITES)
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,10 +161,10 @@ def _numbers(document: dict[str, int]) -> dict[str, int]:
     return {str(name): int(number) for name, number in document.items()}
 
 
-def program_source() -> str:
-    """Return the programs as the one translation unit that bcc compiles."""
+def program_source(unit: Unit = TRACE) -> str:
+    """Return the programs of a unit as the one translation unit that bcc compiles."""
     texts = []
-    for name in SOURCES:
+    for name in unit.sources:
         text = "\n".join(line for line in read_source(name).splitlines() if not line.startswith("#include"))
         texts.append(f'#line 1 "bpf/{name}"\n{text}\n')
     return "".join(texts)
@@ -142,6 +185,6 @@ def made_for(source: str, bcc_version: str, notes: Path = Path("/sys/kernel/note
     return "\0".join((__version__, bcc_version, kernel, build, *way, source))
 
 
-def cache_name(key: str) -> str:
+def cache_name(key: str, unit: Unit = TRACE) -> str:
     """Return the cache's file name for what made_for() gave."""
-    return f"program-{zlib.crc32(key.encode()):08x}.json"
+    return f"{unit.name}-{zlib.crc32(key.encode()):08x}.json"

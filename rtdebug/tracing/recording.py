@@ -159,9 +159,7 @@ class RecordingWriter:
     Raises UsageProblem when the file exists, RtdebugError when it cannot be made.
     """
 
-    def __init__(
-        self, path: Path, start: Start, on_stopped: Callable[[str], object], *, force: bool = False
-    ) -> None:
+    def __init__(self, path: Path, start: Start, on_stopped: Callable[[str], object], *, force: bool = False) -> None:
         self.path = path
         self.stopped = False
         self._on_stopped = on_stopped
@@ -320,9 +318,7 @@ class Recording:
             yield from decoder.aggregates(int(array["time_ns"].max()), counts)
             yield from decoder.calls(single)
 
-    def decoded(
-        self, decoder: Decoder, wanted: Selection
-    ) -> Iterator[tuple[Chunk | None, Iterator[EventLine]]]:
+    def decoded(self, decoder: Decoder, wanted: Selection) -> Iterator[tuple[Chunk | None, Iterator[EventLine]]]:
         """Give each chunk with its lines, which need not be taken from a chunk of calls; last None, with
         the kills that nobody made a report of.
         """

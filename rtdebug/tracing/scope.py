@@ -171,7 +171,7 @@ def find_process(pid: int, scope: Scope, owner: OwnerOf, proc: Path = Path("/pro
         container=scope.container or (owner(cgroup) if cgroup is not None else None),
         start_ns=stat.start_ticks * _NS_PER_S // os.sysconf("SC_CLK_TCK"),
     )
-    return Found(process, total_vm_bytes(pid, proc), _heap_end(pid, proc), is_compat(pid, proc))
+    return Found(process, total_vm_bytes(pid, proc), heap_end(pid, proc), is_compat(pid, proc))
 
 
 def total_vm_bytes(pid: int, proc: Path = Path("/proc")) -> int | None:
@@ -180,7 +180,8 @@ def total_vm_bytes(pid: int, proc: Path = Path("/proc")) -> int | None:
     return int(text.split()[0]) * os.sysconf("SC_PAGE_SIZE") if text else None
 
 
-def _heap_end(pid: int, proc: Path) -> int | None:
+def heap_end(pid: int, proc: Path = Path("/proc")) -> int | None:
+    """Return where brk(2) stands, to the page; None when the process has no heap, or is gone."""
     try:
         return next((mapping.end for mapping in read_maps(pid, proc) if mapping.path == "[heap]"), None)
     except RtdebugError:

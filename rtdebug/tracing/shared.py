@@ -168,11 +168,7 @@ def _file(line: EventLine) -> tuple[Value, Value]:
     """Device and inode; where those are not known, the path in its container."""
     fields = line.fields
     inode_id = fields.get("inode_id")
-    return (
-        (fields.get("device_id"), inode_id)
-        if inode_id is not None
-        else (line.container_id, fields.get("path"))
-    )
+    return (fields.get("device_id"), inode_id) if inode_id is not None else (line.container_id, fields.get("path"))
 
 
 def _memfd_name(line: EventLine) -> str:

@@ -228,9 +228,7 @@ class SummaryBuilder:
         groups = sorted(_groups(processes, still_mapped is not None), key=_process_rank, reverse=True)
         names = {each.container_id: each.container_name for each in processes}
         known_names = {container_id: name for container_id, name in names.items() if container_id and name}
-        shared = sorted(
-            self._shared.finish(still_linked, last_sizes or {}, known_names), key=shared_rank, reverse=True
-        )
+        shared = sorted(self._shared.finish(still_linked, last_sizes or {}, known_names), key=shared_rank, reverse=True)
         refusals = self._refusals.finish()
         stacks = sorted(self._stacks.items(), key=lambda item: _stack_rank(*item), reverse=True)
         return Summary(
@@ -262,9 +260,7 @@ class SummaryBuilder:
         process = self._processes.get(line.pid)
         if process is None:
             if len(self._processes) >= _KEPT:
-                self._dropped_processes += keep_largest(
-                    self._processes, _KEPT // 2, lambda _, process: process.size
-                )
+                self._dropped_processes += keep_largest(self._processes, _KEPT // 2, lambda _, process: process.size)
             process = self._processes[line.pid] = _Process(line.pid)
         process.comm = line.comm or process.comm
         process.container_id = line.container_id or process.container_id

@@ -101,10 +101,7 @@ class Symbolizer:
         `pid` is of the host, `ns_pid` what the process calls itself (/tmp/perf-PID.map); None: not known.
         """
         process = self._process(pid)
-        return [
-            self._frame(process, ns_pid, address, address - bool(depth))
-            for depth, address in enumerate(addresses)
-        ]
+        return [self._frame(process, ns_pid, address, address - bool(depth)) for depth, address in enumerate(addresses)]
 
     def symbolize_call(
         self, pid: int, ns_pid: int | None, addresses: Sequence[int], stack_words: Sequence[int]
@@ -310,9 +307,7 @@ class _Process:
         self.mappings = mappings
         self.starts = [mapping.start for mapping in mappings]
         identities = {_identity(mapping) for mapping in mappings}
-        self.keys = {
-            identity: key for identity, key in self.keys.items() if key is not None and identity in identities
-        }
+        self.keys = {identity: key for identity, key in self.keys.items() if key is not None and identity in identities}
 
     def find(self, address: int) -> Mapping | None:
         index = bisect_right(self.starts, address) - 1

@@ -35,9 +35,7 @@ MIB = 1 << 20
 FILL_BYTES = 23 * MIB
 IMAGE = "localhost/rtdebug-busybox:1"
 APPLETS = ("sh", "dd", "sleep", "cat", "ln", "rm", "mkdir")
-SCRIPT = (
-    "trap 'exit 0' TERM; dd if=/dev/zero of=/dev/shm/fill bs=1048576 count=23 2>/dev/null; sleep 1000 & wait"
-)
+SCRIPT = "trap 'exit 0' TERM; dd if=/dev/zero of=/dev/shm/fill bs=1048576 count=23 2>/dev/null; sleep 1000 & wait"
 _GRACE_S = 20.0
 _LIMITS = ("--ulimit", "nofile=1024:1024", "--ulimit", "nproc=1024:1024")
 """podman's own defaults may be more than a sandboxed root may give."""
@@ -149,6 +147,29 @@ def make_rootfs(folder: Path) -> Path:
     return folder
 
 
+def bind(source: Path | str, destination: str, *, writable: bool = False) -> dict[str, Any]:
+    """A mount of config.json that shows a folder of the host's in the container."""
+    options = ["rbind", "rw" if writable else "ro"]
+    return {"destination": destination, "type": "bind", "source": str(source), "options": options}
+
+
+def host_programs(folder: Path) -> tuple[Path, list[dict[str, Any]]]:
+    """A root file system with this host's programs and libraries, read-only, and its mounts."""
+    for name in ("usr", "etc", "dev", "proc", "sys", "tmp", "box"):
+        (folder / name).mkdir(parents=True)
+    for name in ("bin", "sbin", "lib", "lib64"):
+        (folder / name).symlink_to(f"usr/{name}")
+    (folder / "etc/passwd").write_text("root:x:0:0::/root:/bin/sh\nnobody:x:65534:65534::/tmp:/bin/sh\n")
+    (folder / "etc/group").write_text("root:x:0:\nnogroup:x:65534:\n")
+    for name in ("etc/localtime", "etc/alternatives", "etc/ld.so.cache"):
+        source = Path("/") / name
+        if source.is_dir():
+            shutil.copytree(source, folder / name, symlinks=True)
+        elif source.exists():
+            shutil.copy(source, folder / name)
+    return folder, [bind("/usr", "/usr")]
+
+
 def tar_of(rootfs: Path) -> bytes:
     """The root file system as one layer."""
     buffer = io.BytesIO()
@@ -172,9 +193,7 @@ def write_oci_image(rootfs: Path, path: Path) -> Path:
         "layers": [_descriptor("image.layer.v1.tar", layer)],
     }
     manifest_blob = json.dumps(manifest).encode()
-    named = _descriptor("image.manifest.v1+json", manifest_blob) | {
-        "annotations": {"io.containerd.image.name": IMAGE}
-    }
+    named = _descriptor("image.manifest.v1+json", manifest_blob) | {"annotations": {"io.containerd.image.name": IMAGE}}
     files = {
         "oci-layout": b'{"imageLayoutVersion": "1.0.0"}',
         "index.json": json.dumps({"schemaVersion": 2, "manifests": [named]}).encode(),
@@ -220,13 +239,17 @@ class Runc:
         script: str = SCRIPT,
         rootfs: Path | None = None,
         annotations: dict[str, str] | None = None,
+        mounts: Sequence[dict[str, Any]] = (),
+        uid: int = 0,
     ) -> Box:
-        """Create and start a container."""
+        """Create and start a container; `mounts` are further ones, as in its config.json."""
         container_id = container_id or f"rtdebug-{self.tool}-{uuid.uuid4().hex[:8]}"
         cgroup = cgroup or f"/{container_id}"
         bundle = self.folder / container_id
         bundle.mkdir()
         config = oci_config(rootfs or self.rootfs, script, cgroup, memory_bytes, shm_bytes if shm else None)
+        config["mounts"] += mounts
+        config["process"]["user"] = {"uid": uid, "gid": uid}
         (bundle / "config.json").write_text(json.dumps(config | {"annotations": annotations or {}}))
         self._started.append((container_id, cgroup))
         self._call("run", "--detach", "--bundle", bundle, container_id)
@@ -374,9 +397,7 @@ class Containerd:
             "run", "--detach", "--null-io", "--cgroup", f"{self.cgroup}/{name}", *limit, *labelled,
             IMAGE, name, "/bin/sh", "-c", SCRIPT,
         )  # fmt: skip
-        task = next(
-            line.split() for line in self.call("tasks", "list").splitlines() if line.startswith(f"{name} ")
-        )
+        task = next(line.split() for line in self.call("tasks", "list").splitlines() if line.startswith(f"{name} "))
         return until_filled(Box(name, None, int(task[1])))
 
     def kill(self, name: str) -> None:

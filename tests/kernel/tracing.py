@@ -69,7 +69,7 @@ def _has(event: Event, fields: Mapping[str, object]) -> bool:
 class Trace:
     """A running trace in a `with` block, attached from its first line on. `result` is there after the block.
 
-    `wrap` is a command that starts another, for example `setpriv ...`.
+    `wrap` is a command that starts another, for example `setpriv ...`; `command` one that traces by another name.
     """
 
     def __init__(
@@ -77,8 +77,9 @@ class Trace:
         *arguments: object,
         wrap: Sequence[str] = (),
         environment: Mapping[str, str] | None = None,
+        command: str = "trace",
     ) -> None:
-        self._command = [*wrap, sys.executable, "-m", "rtdebug", "trace", *map(str, arguments), "-o", "json"]
+        self._command = [*wrap, sys.executable, "-m", "rtdebug", command, *map(str, arguments), "-o", "json"]
         self._environment = {**os.environ, **(environment or {})}
         self._events: list[Event] = []
         self._stderr: list[str] = []

@@ -118,7 +118,7 @@ def test_help_names_every_command_and_loads_none():
     )
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
     *shown, loaded = done.stdout.splitlines()
-    assert loaded == "[] []"
+    assert loaded == "[] ['rtdebug.commands.lazy']"
     for name, what in COMMANDS:
         assert re.search(rf"^  {name} +{re.escape(what)}$", "\n".join(shown), re.MULTILINE)
 

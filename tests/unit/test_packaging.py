@@ -50,6 +50,12 @@ def test_wheel_holds_the_bpf_sources(tmp_path: Path) -> None:
     assert sources(Path(found)) == sources(ROOT / "bpf")
 
 
+def test_wheel_holds_the_plans_of_experiments(tmp_path: Path) -> None:
+    site = install(build("wheel", tmp_path / "dist"), tmp_path / "site")
+    code = "from rtdebug.madvise import plan_text as p; print(len([p.read_plan([name]) for name in p.shipped_plans()]))"
+    assert run_python(f"import sys; sys.path.insert(0, {str(site)!r}); {code}", tmp_path) == "4"
+
+
 def test_wheel_holds_nothing_but_the_package(tmp_path: Path) -> None:
     site = install(build("wheel", tmp_path / "dist"), tmp_path / "site")
     assert {path.name for path in site.iterdir() if not path.name.endswith(".dist-info")} == {"rtdebug"}

@@ -25,9 +25,7 @@ def run(argv: Sequence[str], timeout_s: float = TIMEOUT_S) -> str:
     """
     program = argv[0]
     try:
-        done = subprocess.run(
-            argv, stdin=subprocess.DEVNULL, capture_output=True, timeout=timeout_s, check=True
-        )
+        done = subprocess.run(argv, stdin=subprocess.DEVNULL, capture_output=True, timeout=timeout_s, check=True)
     except FileNotFoundError:
         raise RtdebugError(f"{program} is not installed") from None
     except subprocess.TimeoutExpired:
@@ -45,9 +43,7 @@ def is_installed(program: str) -> bool:
     return shutil.which(program) is not None
 
 
-def ask_all(
-    questions: Mapping[str, Callable[[], T]], timeout_s: float = TIMEOUT_S
-) -> tuple[dict[str, T], list[str]]:
+def ask_all(questions: Mapping[str, Callable[[], T]], timeout_s: float = TIMEOUT_S) -> tuple[dict[str, T], list[str]]:
     """The answers by question, and a note for every question that got none.
 
     Each question has a thread of its own. One that does not return in time is left alone: its thread is a
@@ -75,7 +71,5 @@ def ask_all(
         thread.join(max(0.0, deadline - time.monotonic()))
         if name not in answers and name not in failures:
             failures[name] = f"no answer within {timeout_s:g} s"
-    notes = [
-        f"{name}: {failures[name]}; what it alone knows is missing" for name in questions if name in failures
-    ]
+    notes = [f"{name}: {failures[name]}; what it alone knows is missing" for name in questions if name in failures]
     return {name: answers[name] for name in questions if name in answers and name not in failures}, notes

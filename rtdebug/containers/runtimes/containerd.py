@@ -52,9 +52,7 @@ def list_containers(address: str) -> tuple[Container, ...]:
         container
         for namespace in namespaces
         if namespace != _DOCKER_NAMESPACE
-        for container in parse_list(
-            ask.run((*ctr, "--namespace", namespace, "containers", "list")), namespace
-        )
+        for container in parse_list(ask.run((*ctr, "--namespace", namespace, "containers", "list")), namespace)
     )
 
 

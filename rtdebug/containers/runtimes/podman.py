@@ -96,7 +96,5 @@ def _is_podmans(conmon: Daemon) -> bool:
 
 def _store(conmon: Daemon) -> Store:
     arguments = tuple(option(conmon.argv, "--exit-command-arg"))
-    options = (
-        (name, value) for name in _STORE_OPTIONS for value in list(option(arguments, name))[:1] if value
-    )
+    options = ((name, value) for name in _STORE_OPTIONS for value in list(option(arguments, name))[:1] if value)
     return tuple(part for pair in options for part in pair)

@@ -162,9 +162,7 @@ def _state_files(root: Path, file_name: str) -> dict[str, Path]:
         raise RtdebugError("may not be read: run rtdebug as root") from None
     except OSError:  # removed since we looked
         return {}
-    return {
-        folder.name: folder / file_name for folder in folders if file_mode(folder / file_name) is not None
-    }
+    return {folder.name: folder / file_name for folder in folders if file_mode(folder / file_name) is not None}
 
 
 def _list_with(tool: Tool, root: RuncRoot, states: Mapping[str, Path], proc: Path) -> tuple[Container, ...]:
@@ -179,9 +177,7 @@ def _list_with(tool: Tool, root: RuncRoot, states: Mapping[str, Path], proc: Pat
     return tuple(container for container in found if container is not None)
 
 
-def _read_state_file(
-    tool: Tool, root: RuncRoot, container_id: str, path: Path, proc: Path
-) -> Container | None:
+def _read_state_file(tool: Tool, root: RuncRoot, container_id: str, path: Path, proc: Path) -> Container | None:
     """None if the file has been removed since we looked, or is something else."""
     text = read_regular(path)
     try:

@@ -1,0 +1,1 @@
+"""How good the verdicts of `rtdebug leaks` are, and how fast."""

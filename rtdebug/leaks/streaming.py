@@ -1,0 +1,98 @@
+"""Follow stores that are being written: the verdicts at every moment are those of a batch run over what there is.
+
+Nothing is approximated: buckets of what is new are joined to those that there are, which is exact (buckets.py), and
+then judged by the same function. Memory is bounded by the number of series, not by time.
+"""
+
+from __future__ import annotations
+
+import select
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from rtdebug.leaks.batch import items_of
+from rtdebug.leaks.parts import Part, join_parts, read_part
+from rtdebug.leaks.rules import DEFAULT, Rules
+from rtdebug.leaks.segments import find_segments
+from rtdebug.leaks.series import Labels
+from rtdebug.leaks.store import segments_of
+from rtdebug.leaks.verdict import LEAK, SUSPECT, Judged, judge
+
+_DAY_NS = 86_400_000_000_000
+
+
+@dataclass(slots=True)
+class Follower:
+    """Reads stores again and again. `poll()` returns all verdicts, `changes()` those that are new."""
+
+    paths: Sequence[Path]
+    rules: Rules = DEFAULT
+    _parts: dict[str, Part] = field(default_factory=dict)
+    _rows: dict[Path, int] = field(default_factory=dict)
+    """Rows of each segment that were read, by its path without suffix: it changes when the segment is closed."""
+    _closed: set[Path] = field(default_factory=set)
+    """Those that nothing is added to any more."""
+    _told: dict[Labels, tuple[str, str]] = field(default_factory=dict)
+
+    def poll(self) -> list[Judged]:
+        """Read what is new, and judge everything."""
+        latest_ns = time.time_ns() + _DAY_NS
+        for segment in find_segments(self.paths):
+            if segment.table not in ("cgroups", "processes"):
+                continue
+            stem = segment.path.with_suffix("")
+            if stem in self._closed:
+                continue
+            part = read_part(segment, latest_ns, {}, self._rows.get(stem, 0))
+            self._rows[stem] = self._rows.get(stem, 0) + part.rows
+            if not segment.is_stream and segment.path.exists():
+                self._closed.add(stem)
+            if part.rows:
+                known = self._parts.get(segment.table)
+                self._parts[segment.table] = join_parts([known, part] if known else [part])
+        items = items_of(list(self._parts.values()))
+        return [judge(item.labels, item.buckets, item.facts, self.rules) for item in items]
+
+    def changes(self) -> Iterator[Judged]:
+        """Poll, and give the series whose verdict is another than the last time; at first all."""
+        for judged in self.poll():
+            verdict = judged.verdict
+            key = _lasting(verdict.labels)
+            now = (verdict.verdict, verdict.shape if verdict.verdict != "too short to tell" else "")
+            if self._told.get(key) != now:
+                self._told[key] = now
+                yield judged
+
+
+def watch(
+    paths: Sequence[Path],
+    rules: Rules,
+    every_s: float,
+    duration_s: float | None,
+    stopped: Callable[[], bool],
+    wake_fd: int,
+) -> Iterator[Judged]:
+    """Give what leaks or is suspect, then each change of a verdict, until `stopped` or for `duration_s`.
+
+    `wake_fd` is readable when `stopped` may have changed. Raises UsageProblem when there is no store.
+    """
+    segments_of(paths)
+    follower = Follower(paths, rules)
+    end = None if duration_s is None else time.monotonic() + duration_s
+    is_first = True
+    while not stopped():
+        for judged in follower.changes():
+            if not is_first or judged.verdict.verdict in (LEAK, SUSPECT):
+                yield judged
+        is_first = False
+        left = every_s if end is None else min(every_s, end - time.monotonic())
+        if left <= 0:
+            return
+        select.select([wake_fd], [], [], left)
+
+
+def _lasting(labels: Labels) -> Labels:
+    """Labels without what changes while a series goes on."""
+    return Labels("", labels.kind, labels.unit, labels.container_id, host=labels.host, process=labels.process)

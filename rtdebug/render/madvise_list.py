@@ -1,0 +1,136 @@
+"""The mappings worth advising, as a table and as one JSON document."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from rtdebug.host.thp import ThpSettings
+from rtdebug.madvise.candidates import Candidate, Candidates
+from rtdebug.madvise.target import label
+from rtdebug.render.columns import align, cut_middle
+from rtdebug.render.jsonl import encode_object
+from rtdebug.render.units import UNKNOWN, format_bytes, format_count
+from rtdebug.tracing.line import Value
+
+_HEADER = ("GAIN", "ADVICE", "PID", "COMM", "ADDRESS", "SIZE", "RESIDENT", "HUGE", "IDLE", "MAPPING", "HUGE PAGES?")
+_NUMBERS = frozenset({0, 2, 4, 5, 6, 7, 8})
+_NAME_COLUMNS = 28
+_NOTHING = "no mapping has {least} or more resident; there are {mappings}, in {processes} processes\n"
+
+
+def list_table(found: Candidates, thp: ThpSettings | None, least_bytes: int, idle_s: float | None) -> str:
+    """What the host allows, the mappings, and what the figures mean."""
+    lines = [_settings(thp)]
+    if found.found:
+        lines += align([_HEADER, *map(_row, found.found)], right=_NUMBERS)
+    else:
+        lines.append(
+            _NOTHING.format(
+                least=format_bytes(least_bytes),
+                mappings=format_count(found.mappings),
+                processes=format_count(found.processes),
+            ).rstrip("\n")
+        )
+    lines += _footnotes(found, least_bytes, idle_s)
+    return "\n".join(lines) + "\n"
+
+
+def list_json(found: Candidates, thp: ThpSettings | None, idle_s: float | None) -> str:
+    """`{"mappings": [...], "total": {...}, "host": {...}}`."""
+    document: dict[str, Value] = {
+        "mappings": [_record(each) for each in found.found],
+        "total": {
+            "mappings": found.mappings,
+            "processes": found.processes,
+            "rss_bytes": found.rss_bytes,
+            "below_least_size": found.left_out,
+            "processes_not_read": found.gone,
+            "idle_seconds": idle_s,
+        },
+        "host": None
+        if thp is None
+        else {
+            "enabled": thp.enabled,
+            "defrag": thp.defrag,
+            "shmem_enabled": thp.shmem_enabled,
+            "huge_page_bytes": thp.pmd_size_bytes,
+            "sizes": [
+                {"size_bytes": size, "enabled": each.enabled, "shmem_enabled": each.shmem_enabled}
+                for size, each in sorted(thp.sizes.items())
+            ],
+        },
+    }
+    return encode_object(document) + "\n"
+
+
+def _settings(thp: ThpSettings | None) -> str:
+    if thp is None:
+        return "this kernel has no transparent huge pages"
+    used = [(size, each) for size, each in sorted(thp.sizes.items()) if each.enabled not in (None, "never")]
+    sizes = [f"{size >> 10} KiB {each.enabled}" for size, each in used]
+    return (
+        f"transparent huge pages of {format_bytes(thp.pmd_size_bytes)}: enabled={thp.enabled or UNKNOWN}, "
+        f"defrag={thp.defrag or UNKNOWN}, shmem_enabled={thp.shmem_enabled or UNKNOWN}"
+        + (f"; sizes: {', '.join(sizes)}" if sizes else "")
+    )
+
+
+def _row(each: Candidate) -> tuple[str, ...]:
+    shared = f" (in {each.processes} processes)" if each.processes > 1 else ""
+    return (
+        format_bytes(each.gain_bytes) if each.gain_bytes else UNKNOWN,
+        (each.advice or UNKNOWN).removeprefix("MADV_"),
+        str(each.pid),
+        each.comm,
+        f"{each.mapping.start:#x}",
+        format_bytes(each.mapping.length_bytes),
+        format_bytes(each.rss_bytes),
+        format_bytes(each.huge_bytes),
+        format_bytes(each.idle_bytes),
+        cut_middle(label(each.mapping), _NAME_COLUMNS) + shared,
+        each.eligibility.why,
+    )
+
+
+def _footnotes(found: Candidates, least_bytes: int, idle_s: float | None) -> Iterator[str]:
+    if found.left_out:
+        least = format_bytes(least_bytes)
+        yield f"{format_count(found.left_out)} mappings with less than {least} resident are left out"
+    if found.gone:
+        yield f"{format_count(found.gone)} processes are the kernel's, ended meanwhile, or may not be read"
+    if not found.found:
+        return
+    if idle_s is None:
+        yield "IDLE: not accessed since the kernel last looked, mostly too little; --idle 30s measures it"
+    else:
+        yield f"IDLE: not accessed for {idle_s:g} s"
+    best = found.found[0]
+    if best.advice:
+        yield (
+            f"try it: rtdebug madvise apply TARGET --pid {best.pid} --mapping {best.mapping.start:#x} "
+            f"--advice {best.advice.removeprefix('MADV_')} --dry-run"
+        )
+
+
+def _record(each: Candidate) -> dict[str, Value]:
+    mapping = each.mapping
+    return {
+        "pid": each.pid,
+        "comm": each.comm,
+        "start_address": mapping.start,
+        "end_address": mapping.end,
+        "perms": mapping.perms,
+        "path": mapping.path or None,
+        "memory": str(each.memory) if each.memory else None,
+        "size_bytes": mapping.length_bytes,
+        "rss_bytes": each.rss_bytes,
+        "huge_bytes": each.huge_bytes,
+        "idle_bytes": each.idle_bytes,
+        "thp_eligible": each.thp_eligible,
+        "huge_by_fault": each.eligibility.faults,
+        "huge_by_collapse": each.eligibility.collapse,
+        "why": each.eligibility.why,
+        "advice": each.advice,
+        "gain_bytes": each.gain_bytes,
+        "processes": each.processes,
+    }
