@@ -57,12 +57,12 @@ def answer(
 def measured(
     place: Place, step_s: float, wait: Wait, progress: Callable[[Step], None]
 ) -> Callable[[Facts], ProbeResult]:
-    """The `measure` of answer() that probes. Raises NotRunning for a paused container: it could feel nothing."""
-    if place.container.status == "paused":
-        name = place.container.name or place.container.id
-        raise NotRunning(f"container {name!r} is paused: a probe would find that it needs nothing", "resume it first")
+    """The `measure` of answer() that probes. It raises NotRunning for a paused container, which could feel nothing."""
 
     def measure(facts: Facts) -> ProbeResult:
+        if place.container.status == "paused":
+            name = place.container.name or place.container.id
+            raise NotRunning(f"container {name!r} is paused: a probe would find no need at all", "resume it first")
         with only_one(place):
             return probe(facts.own, step_s, wait, progress)
 

@@ -154,14 +154,14 @@ def test_an_interrupted_vagrant_test_leaves_no_daemon_and_no_machine(tmp_path: P
     mounts = Path("/proc/self/mountinfo").read_text()
     environment = {**os.environ, "TMPDIR": str(tmp_path)}
     with subprocess.Popen([ROOT / "scripts/vagrant-test"], env=environment, stdout=subprocess.DEVNULL) as process:
-        deadline = time.monotonic() + 120
+        deadline = time.monotonic() + 300
         while not any(tmp_path.glob("rtdebug-lab-*/vagrant/boxes")):
             assert process.poll() is None
             assert time.monotonic() < deadline, "libvirt and Vagrant were not started"
             time.sleep(0.1)
         process.send_signal(number)
-        process.wait(30)
-    deadline = time.monotonic() + 10
+        process.wait(120)
+    deadline = time.monotonic() + 60
     while of_work_below(tmp_path) and time.monotonic() < deadline:
         time.sleep(0.1)
     assert of_work_below(tmp_path) == []

@@ -17,7 +17,8 @@ def delta(container_id: str | None, counts: dict[tuple[str, ...], int], kill: La
 
 
 def line(event: str, container_id: str | None = "web", comm: str = "python", **fields: Value) -> EventLine:
-    return EventLine(3_000_000_000, event, container_id, None, None, None, 5, None, None, comm, fields)
+    cgroup = "/docker/web" if container_id == "web" else "/other"
+    return EventLine(3_000_000_000, event, container_id, None, None, cgroup, 5, None, None, comm, fields)
 
 
 def values(counters: Counters, container_id: str) -> dict[tuple[str, ...], int]:
@@ -42,6 +43,15 @@ def test_processes_in_no_container_are_counted() -> None:
     counters.add(delta(None, {("shm_full",): 3}))
     (owned,) = counters.counts().owned
     assert owned.container is None and dict(owned.values) == {("shm_full",): 3}
+
+
+def test_a_cgroup_that_the_trace_did_not_know_is_a_containers() -> None:
+    counters = Counters(100)
+    counters.see([box("web")])
+    for cgroup, count in (("/docker/web/below", 1), ("/docker/web", 2), ("/user.slice", 4), (None, 8)):
+        counters.add(Delta(None, None, None, cgroup, {("oom_kills",): count}))
+    assert values(counters, "web") == {("oom_kills",): 3}
+    assert values(counters, "") == {("oom_kills",): 12}
 
 
 def test_who_is_dead_the_longest_goes_first() -> None:

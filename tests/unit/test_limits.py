@@ -232,10 +232,11 @@ def test_a_probe_that_only_the_host_felt_measured_nothing(tmp_path):
 
 
 def test_a_paused_container_is_not_probed(tmp_path):
-    where = place(v2(tmp_path))
+    host = v2(tmp_path)
+    where = place(host)
     paused = replace(where, container=replace(where.container, status="paused"))
     with pytest.raises(NotRunning, match="paused"):
-        measured(paused, 1.0, lambda seconds: False, print)
+        measured(paused, 1.0, lambda seconds: False, print)(facts_of(host))
 
 
 @pytest.mark.parametrize("name", ["{x}", "{}", "{", "}", "%s", "{0.__class__}"])
