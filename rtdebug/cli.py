@@ -36,6 +36,7 @@ COMMANDS = (
     ("reclaim", "Take idle memory from a container, see what it costs."),
     ("shm", "Show shared memory, what limits it, and what was left behind."),
     ("leaks", "Find out which containers leak memory, and where."),
+    ("export", "Serve metrics of all containers for Prometheus."),
     ("doctor", "Check what this host can do, and how to get the rest."),
     ("completion", "Print the completion script for a shell."),
 )

@@ -32,6 +32,7 @@ def measure() -> Result:
     folder = Path(tempfile.mkdtemp(prefix="rtdebug-scale-"))
     try:
         _make(folder)
+        Path("/proc/self/clear_refs").write_text("5")  # the peak of making it does not count
         begin, cpu = time.monotonic(), _cpu_s()
         with workers(2) as executor:
             analysis = analyse([folder], executor=executor)
@@ -40,11 +41,13 @@ def measure() -> Result:
         shutil.rmtree(folder)
     verdicts = Counter(each.verdict.verdict for each in analysis.judged if each.verdict.labels.kind == "anon")
     assert sum(verdicts.values()) == CONTAINERS, verdicts
-    peak = sum(resource.getrusage(who).ru_maxrss for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)) / 2**20
+    status = Path("/proc/self/status").read_text(encoding="utf-8")
+    own_kib = int(status.partition("VmHWM:")[2].split()[0])
+    peak = (own_kib + 2 * resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss) / 2**20
     figures = (
         Figure("time", Samples("time", (wall_s,)), "s"),
         Figure("CPU time of both processes, halved: on two idle cores", Samples("cpu", (cpu_s / 2,)), "s", 60),
-        Figure("memory of the largest two processes", Samples("memory", (peak,)), "GiB", 4),
+        Figure("memory of all three processes, each at its peak", Samples("memory", (peak,)), "GiB", 4),
         Figure("called a leak, of those that do", Samples("found", (verdicts["leak"] * LEAKING / CONTAINERS,)), "x"),
     )
     return Result(figures, (), "s")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import os
 import posixpath
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -125,7 +126,12 @@ def _named(target: str, wanted: str, known: Sequence[Container], inventory: Inve
         return _the_one(target, found, inventory)
     if elsewhere := _called(wanted, inventory.containers):
         raise _UnknownError(f"no container {target!r}", _with_their_runtimes(elsewhere, wanted))
-    raise _UnknownError(f"no container {target!r}", _near_misses(target, wanted, inventory))
+    raise _UnknownError(f"no container {target!r}{_unseen()}", _near_misses(target, wanted, inventory))
+
+
+def _unseen() -> str:
+    """Runtimes keep what they know from other users: without root hardly any container is seen."""
+    return "" if os.geteuid() == 0 else " that can be seen without root"
 
 
 def _with_notes(error: TargetError, notes: Sequence[str]) -> TargetError:

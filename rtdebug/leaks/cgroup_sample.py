@@ -39,9 +39,12 @@ class Limits:
 def read_figures(folder: str, version: Version, limits: Limits) -> tuple[Figure, ...] | None:
     """usage_bytes up to psi_full_us; None if the cgroup has gone or counts no memory."""
     content = read_bytes(f"{folder}/memory.stat")
-    if content is None:
-        return None
-    return (_read_v1 if version == 1 else _read_v2)(folder, keyed(content), limits.of(folder))
+    return None if content is None else figures_of(folder, version, keyed(content), limits)
+
+
+def figures_of(folder: str, version: Version, stat: Mapping[bytes, int], limits: Limits) -> tuple[Figure, ...]:
+    """The same for a cgroup whose memory.stat has been read."""
+    return (_read_v1 if version == 1 else _read_v2)(folder, stat, limits.of(folder))
 
 
 def _read_v1(folder: str, stat: Mapping[bytes, int], limit_bytes: Figure) -> tuple[Figure, ...]:

@@ -40,6 +40,8 @@ class Growth:
     """Length of that part."""
     why_not: str = ""
     """What keeps it from being a leak, in words."""
+    undecided: bool = False
+    """It rose from cycle to cycle, and there are too few cycles to say more."""
 
     @property
     def rise(self) -> float:
@@ -76,7 +78,8 @@ def rises_throughout(run: Buckets, smallest: float, rules: Rules) -> bool:
 def _judge(floors: Envelope, begin: int, smallest: float, rules: Rules) -> Growth:
     time_s, floor = floors.time_s[begin:], floors.floor[begin:]
     if len(floor) < 4:
-        return Growth(Found.NONE, floors, None, begin, 0.0, "there are too few cycles to compare")
+        rose = len(floor) >= 2 and float(floor[-1] - floor[0]) >= smallest
+        return Growth(Found.NONE, floors, None, begin, 0.0, "there are too few cycles to compare", rose)
     trend = fit(time_s, floor)
     span_s = float(time_s[-1] - time_s[0]) + floors.window_s
 

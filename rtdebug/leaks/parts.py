@@ -115,6 +115,8 @@ def read_part(segment: Segment, latest_ns: int, least_levels: Mapping[Key, int],
     for wrong in code[~good].tolist():
         beside[wrong].left_out += 1
     least = np.array([least_levels.get(key, 0) for key in keys], dtype=np.int64)
+    if not identity and table.column("anon_bytes").null_count == 0:
+        kinds = {kind: columns for kind, columns in kinds.items() if kind != "usage"}  # its kinds say more
     values = {kind: _combined(table, plus, minus)[good] for kind, (plus, minus) in kinds.items()}
     if identity:
         grids = {

@@ -71,6 +71,16 @@ def too_short(buckets: Buckets, span_s: float, rules: Rules, limit: float | None
     return text
 
 
+def too_few_cycles(growth: Growth, fewest: int) -> str:
+    """It rose, over fewer cycles than it takes."""
+    floors = growth.envelope
+    period = span(floors.cycle_s or floors.window_s)
+    return (
+        f"goes up and down every {period}, and its floor rose over {len(floors)} of these cycles: it takes {fewest} to "
+        "tell a leak"
+    )
+
+
 def pinned(first: float, limit: float, growing_s: float, buckets: int) -> str:
     """Grew up to the limit and stayed there."""
     return (

@@ -142,6 +142,12 @@ class _Judge:
                 verdict = LEAK if known and leaked_before >= 2 else SUSPECT
                 return self._growing(verdict, shape.RESTART, grown, cuts, reason.leaked_before(leaked_before))
             return self._resting(shape.RESTART, earlier[-1], cuts, resets)
+        if growth.undecided and self._labels.kind not in _RECLAIMABLE:
+            text = reason.too_few_cycles(growth, self._rules.fewest_days)
+            found = self._verdict(
+                TOO_SHORT, shape.UNKNOWN, text, cycle_s=growth.envelope.cycle_s, change_points_ns=cuts
+            )
+            return Judged(found, self._buckets, growth)
         if growth.found is Found.NONE:
             if leaked_before and known:
                 grown = next(each for each in reversed(growths) if each and each.found is Found.LEAK)

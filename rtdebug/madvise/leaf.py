@@ -16,8 +16,6 @@ from rtdebug.host.text import read_text
 
 PREFIX = "rtdebug-madvise-"
 _PATIENCE_S = 2.0
-_MYSELF = "0"
-"""To cgroup.procs: the writer, whose pid the kernel would take to be that of the writer's pid namespace."""
 _TIMING_CONTROLLERS = frozenset({"cpu", "cpuset"})
 """Those of v1 that change what is measured: a CPU quota, the memory nodes."""
 
@@ -80,10 +78,10 @@ def remove_leaf(folder: Path, patience_s: float = _PATIENCE_S) -> None:
             return
 
 
-def enter(leaf: Leaf, container_pid: int, proc: Path = Path("/proc")) -> None:
-    """Move this process to the leaf, and on v1 to the container's CPU cgroups. Raises HostUnable."""
+def enter(leaf: Leaf, container_pid: int, pid: int, proc: Path = Path("/proc")) -> None:
+    """Move process `pid` to the leaf, and on v1 to the container's CPU cgroups. Raises HostUnable."""
     try:
-        (leaf.folder / "cgroup.procs").write_text(_MYSELF)
+        (leaf.folder / "cgroup.procs").write_text(str(pid))
     except OSError as error:
         raise HostUnable(
             f"cannot enter {leaf.folder}: {error.strerror}",
@@ -91,7 +89,7 @@ def enter(leaf: Leaf, container_pid: int, proc: Path = Path("/proc")) -> None:
         ) from None
     for folder in _timing_folders(container_pid, proc):
         with contextlib.suppress(OSError):  # not mounted here: then its limits are not measured
-            (folder / "cgroup.procs").write_text(_MYSELF)
+            (folder / "cgroup.procs").write_text(str(pid))
 
 
 def _timing_folders(container_pid: int, proc: Path) -> Iterator[Path]:

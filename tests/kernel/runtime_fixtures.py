@@ -155,7 +155,7 @@ def bind(source: Path | str, destination: str, *, writable: bool = False) -> dic
 
 def host_programs(folder: Path) -> tuple[Path, list[dict[str, Any]]]:
     """A root file system with this host's programs and libraries, read-only, and its mounts."""
-    for name in ("usr", "etc", "dev", "proc", "sys", "tmp", "work"):
+    for name in ("usr", "etc", "dev", "proc", "sys", "tmp", "box"):
         (folder / name).mkdir(parents=True)
     for name in ("bin", "sbin", "lib", "lib64"):
         (folder / name).symlink_to(f"usr/{name}")

@@ -49,9 +49,9 @@ class Programs:
 
     def start(self, script: str, *mounts: dict[str, Any], **options: Any) -> Box:
         """Run a shell script; what it prints is in output()."""
-        places = [*self._mounts, bind(self.work, "/work", writable=True), *mounts]
+        places = [*self._mounts, bind(self.work, "/box", writable=True), *mounts]
         return self._runc.start(
-            script=f"exec >/work/out 2>&1; {script}", rootfs=self._rootfs, mounts=places, **options
+            script=f"exec >/box/out 2>&1; {script}", rootfs=self._rootfs, mounts=places, **options
         )
 
     def output(self) -> str:
@@ -140,12 +140,12 @@ def test_postgresql_with_a_small_dev_shm(programs: Programs) -> None:
         "select count(*) from t as a join t as b on a.m = b.m;"
     )
     (programs.work / "query.sql").write_text(sql)
-    options = "-k /work -c listen_addresses= -c shared_buffers=1MB"
+    options = "-k /box -c listen_addresses= -c shared_buffers=1MB"
     script = (
-        f"cd /work; export PATH={POSTGRES}:/usr/bin HOME=/work; "
-        "initdb -D /work/data -A trust -U nobody --no-sync --locale=C >/dev/null && "
-        f"pg_ctl -D /work/data -w -o '{options}' start >/dev/null; "
-        "psql -h /work -U nobody -d postgres -q -f /work/query.sql; echo done; sleep 1000"
+        f"cd /box; export PATH={POSTGRES}:/usr/bin HOME=/box; "
+        "initdb -D /box/data -A trust -U nobody --no-sync --locale=C >/dev/null && "
+        f"pg_ctl -D /box/data -w -o '{options}' start >/dev/null; "
+        "psql -h /box -U nobody -d postgres -q -f /box/query.sql; echo done; sleep 1000"
     )
     box = programs.start(script, shm_bytes=2 * MIB, uid=65534)
     wait_for(lambda: "done" in programs.output().splitlines(), "the query to be over", 60)

@@ -12,25 +12,28 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
-from functools import cache
+from contextlib import contextmanager, suppress
+from functools import cache, partial
 from pathlib import Path
 
 import pytest
 
 from rtdebug.containers.model import Container
 from rtdebug.host.cgroup import find_memory_hierarchy, pids_of
+from rtdebug.host.maps import read_maps
 from rtdebug.host.memcg import read_memory
 from rtdebug.host.meminfo import read_meminfo
 from rtdebug.host.process import namespace_id
 from rtdebug.host.thp import read_thp
 from rtdebug.madvise import syscalls
 from rtdebug.madvise.area import mapped
+from rtdebug.madvise.door import find_door
 from rtdebug.madvise.hindrance import anon_choices, shmem_choices
 from rtdebug.madvise.leaf import PREFIX
 from rtdebug.madvise.measure import Meter
-from rtdebug.madvise.place import find_door, send_inside
+from rtdebug.madvise.place import send_inside
 from rtdebug.madvise.plan import Case
+from tests.kernel import leftovers
 from tests.kernel.runtime_fixtures import wait_for
 from tests.kernel.tracing import ROOT, target
 from tests.kernel.workload import MIB, Workload, memory_cgroup, memory_mount
@@ -40,6 +43,7 @@ pytestmark = pytest.mark.kernel
 SIZE = 4 * MIB
 PAGES = SIZE // os.sysconf("SC_PAGE_SIZE")
 PATIENCE_S = 180
+PR_GET_DUMPABLE = 3
 V2 = memory_mount()[1] if os.geteuid() == 0 else False
 
 
@@ -245,13 +249,17 @@ def inside(container: Container, body) -> tuple[object, object]:
     hierarchy = find_memory_hierarchy()
     folder = hierarchy.path(container.cgroup)
     before = pids_of(folder)
-    experimenter = send_inside(find_door(container, hierarchy), hierarchy, container.cgroup, lambda leaf: body)
+    experimenter = send_inside(find_door(container, hierarchy), hierarchy, container.cgroup, partial(unprepared, body))
     said = None
     while not said:
         said = experimenter.hear(10)
         assert said is not None, "it ended without a word"
     (pid,) = pids_of(folder) - before
     return experimenter, (pid, said[0])
+
+
+def unprepared(body, leaf):
+    return body
 
 
 def container_of(cgroup: Path) -> Container:
@@ -264,6 +272,7 @@ def tell_and_wait(inside_) -> None:
         "root": sorted(path.name for path in Path("/").iterdir()),
         "pid": os.getpid(),
         "importable": can_import(),
+        "dumpable": syscalls.libc()[1].prctl(PR_GET_DUMPABLE, 0, 0, 0, 0),
     }
     inside_.say(**words)
     time.sleep(30)
@@ -303,6 +312,40 @@ def value_of(status: str, key: str) -> str:
     return next(line.partition(":")[2].strip() for line in status.splitlines() if line.startswith(f"{key}:"))
 
 
+def holds(pid: int, secret: bytes) -> bool:
+    """Whether it is anywhere in the memory of the process."""
+    with Path(f"/proc/{pid}/mem").open("rb", buffering=0) as memory:
+        for mapping in read_maps(pid):
+            for start in range(mapping.start, mapping.end if mapping.perms[0] == "r" else 0, 16 * MIB):
+                with suppress(OSError, OverflowError):  # [vvar], [vsyscall]
+                    if secret in os.pread(memory.fileno(), min(16 * MIB, mapping.end - start), start):
+                        return True
+    return False
+
+
+def test_a_container_that_looks_into_it_finds_nothing_of_rtdebug(runc) -> None:
+    """Neither its environment, nor anything else of its memory, nor its streams; and no process with more rights."""
+    secret = os.environ[leftovers.MARK].encode()
+    assert holds(os.getpid(), secret)
+    box = runc.start(memory_bytes=96 * MIB, script="sleep 1000")
+    experimenter, (pid, said) = inside(Container(box.id, None, "runc", box.pid, "running", f"/{box.id}"), tell_and_wait)
+    try:
+        assert Path(f"/proc/{pid}/environ").read_bytes() == b""
+        assert not holds(pid, secret)
+        assert said["dumpable"] == 0
+        assert {str(Path(f"/proc/{pid}/fd/{number}").readlink()) for number in range(3)} == {"/dev/null"}
+        for fd in Path(f"/proc/{pid}/fd").iterdir():
+            link = str(fd.readlink())
+            flags = int(value_of(Path(f"/proc/{pid}/fdinfo/{fd.name}").read_text(), "flags"), 8)
+            assert flags & os.O_ACCMODE == os.O_RDONLY or link.startswith(("pipe:", "/dev/null")), link
+            assert not Path(link).is_dir(), link
+        parent = int(value_of(Path(f"/proc/{pid}/status").read_text(), "PPid"))
+        assert namespace_id(parent, "pid") == namespace_id("self", "pid"), "the container does not see the porter"
+        assert not holds(parent, secret)
+    finally:
+        experimenter.close()
+
+
 def test_user_namespace_of_a_rootless_container() -> None:
     """uid 0 inside is nobody outside, and so is the experiment."""
     somebody = ["setpriv", "--reuid", "100000", "--regid", "100000", "--clear-groups"]
@@ -336,6 +379,7 @@ def free_and_wait(leaf):
     size = 16 * MIB
 
     def body(inside_) -> None:
+        meter.look_at(inside_.smaps_fd)
         with mapped(Case("anon", (), size), size, 2 * MIB) as area:
             area.words()[:] = 1
             syscalls.madvise(area.address, size, 8)

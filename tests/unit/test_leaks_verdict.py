@@ -96,6 +96,13 @@ def test_a_slow_leak_below_a_daily_cycle():
     assert verdict.growth_per_hour == pytest.approx(150 * MIB / 7 / 24, rel=0.15)
 
 
+def test_three_days_are_too_short_for_a_leak_below_a_daily_cycle():
+    assert verdict_of(days(3), interval_s=60).verdict == NO_LEAK
+    verdict = verdict_of(days(3, growth=150 * MIB), interval_s=60)
+    assert verdict.verdict == TOO_SHORT
+    assert "it takes 4" in verdict.reason
+
+
 def test_healthy_patterns_have_names():
     step = np.where(np.arange(4000) % 180 < 90, 300 * MIB, 100 * MIB) + noise(4000, MIB)
     training = verdict_of(step)

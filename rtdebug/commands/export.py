@@ -1,0 +1,163 @@
+"""`rtdebug export`: metrics for Prometheus."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from rtdebug.commands.options import duration, runc_root_option
+from rtdebug.errors import UsageProblem
+
+DEFAULT_LISTEN = "127.0.0.1:9435"
+
+
+def series_number(text: str) -> int:
+    """Type of an option: 100 to 10 million."""
+    if not text.isdecimal() or not 100 <= int(text) <= 10_000_000:
+        raise click.BadParameter(f"'{text}' is out of range: give 100 to 10000000")
+    return int(text)
+
+
+@click.command("export")
+@click.option(
+    "--listen",
+    metavar="ADDRESS",
+    help=f"Serve metrics at HOST:PORT, [IPV6]:PORT or :PORT.  [default: {DEFAULT_LISTEN}]",
+)
+@click.option(
+    "--web-config",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="TLS and passwords, in the form of all Prometheus exporters.",
+)
+@click.option(
+    "--textfile",
+    type=click.Path(dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="Write metrics to FILE, for the node exporter; without --listen, only that.",
+)
+@click.option(
+    "--interval",
+    "interval_s",
+    type=duration,
+    default="10s",
+    show_default=True,
+    metavar="TIME",
+    help="Time between two looks at the containers.",
+)
+@click.option("--no-trace", is_flag=True, help="Read files only: no OOM victims, SIGBUS, ENOSPC and madvise.")
+@click.option(
+    "--baseline",
+    is_flag=False,
+    flag_value="mad",
+    type=click.Choice(["mad", "2sigma", "2.5sigma"]),
+    help="Flag figures outside their usual band: by median and MAD, or mean and standard deviation.",
+)
+@click.option(
+    "--window",
+    "window_s",
+    type=duration,
+    default="30m",
+    show_default=True,
+    metavar="TIME",
+    help="With --baseline: what is usual is what was so for this time.",
+)
+@click.option(
+    "--max-series",
+    type=series_number,
+    default="10000",
+    show_default=True,
+    metavar="N",
+    help="Counters of the trace that are kept; containers that are gone for the longest lose theirs first.",
+)
+@runc_root_option()
+def command(
+    listen: str | None,
+    web_config: Path | None,
+    textfile: Path | None,
+    interval_s: float,
+    no_trace: bool,
+    baseline: str | None,
+    window_s: float,
+    max_series: int,
+    runc_roots: tuple[Path, ...],
+) -> None:
+    """Serve metrics of all containers for Prometheus: what no other exporter has.
+
+    OOM kills with their victim and the cgroup whose limit was hit, also of containers that are gone; memory by kind,
+    huge pages, /dev/shm and what was left in it, SIGBUS, ENOSPC and madvise; pressure, refaults and memory events;
+    which kinds of memory leak. A container that hangs delays nothing. docs/export.md explains every metric.
+
+    Without the rights to trace it reads files only, and rtdebug_trace_up is 0.
+
+    \b
+    Examples:
+      rtdebug export
+      rtdebug export --listen :9435 --web-config /etc/rtdebug/web.yml --baseline
+      rtdebug export --textfile /var/lib/prometheus/node-exporter/rtdebug.prom --interval 1m
+    """
+    from contextlib import ExitStack
+    from functools import partial
+
+    from rtdebug.export.counters import Counters
+    from rtdebug.export.exporter import LEAST_HALF_WIDTH, Exporter, Publish
+    from rtdebug.export.model import Snapshot
+    from rtdebug.export.server import Server
+    from rtdebug.export.server import listen as listen_at
+    from rtdebug.export.textfile import write_textfile
+    from rtdebug.export.traced import TraceProcess
+    from rtdebug.export.web_config import WebConfig, load_web_config
+    from rtdebug.host.cgroup import find_memory_hierarchy
+    from rtdebug.host.child import in_child
+    from rtdebug.leaks.baseline import Baselines, method_of
+    from rtdebug.leaks.selection import Selection, find_all
+    from rtdebug.render.escape import escape
+    from rtdebug.render.metrics import MetricsPage, require_prometheus_client
+
+    if web_config is not None and textfile is not None and listen is None:
+        raise UsageProblem("--web-config protects what --listen serves", "give --listen too, or leave it out")
+    require_prometheus_client()
+
+    def notice(text: str) -> None:
+        click.echo(f"rtdebug: {escape(text)}", err=True)
+
+    hierarchy = find_memory_hierarchy()
+    config = WebConfig() if web_config is None else load_web_config(web_config)
+    with ExitStack() as stack:
+        server = None
+        if listen is not None or textfile is None:
+            server = Server(listen_at(listen or DEFAULT_LISTEN), config, max(60.0, 6 * interval_s))
+            stack.callback(server.close)
+        first, notes = in_child(partial(find_all, runc_roots, ()))
+        for note in notes:
+            notice(note)
+        selection = Selection(hierarchy, first, (), runc_roots)
+        stack.callback(selection.close)
+        counters = Counters(max_series)
+        baselines = None
+        if baseline is not None:
+            baselines = Baselines(max(10, round(window_s / interval_s)), method_of(baseline), LEAST_HALF_WIDTH)
+        exporter = Exporter(
+            hierarchy,
+            selection.containers,
+            counters,
+            None if no_trace else TraceProcess(counters, notice, interval_s),
+            interval_s=interval_s,
+            baselines=baselines,
+        )
+        metrics = MetricsPage()
+
+        def publish(snapshot: Snapshot) -> None:
+            page = metrics.page(snapshot)
+            if textfile is not None:
+                write_textfile(textfile, page)
+            if server is not None:
+                server.publish(page)
+
+        where = [server.url] if server else []
+        where += [str(textfile)] if textfile else []
+        ready = f"Exporting to {' and '.join(where)} every {interval_s:g} s. Ctrl-C ends it."
+        exporter.run(
+            Publish(publish, server.check if server else lambda: None), lambda: click.echo(escape(ready), err=True)
+        )
