@@ -390,7 +390,7 @@ degraded    jit                   a purpose: off: programs are interpreted,
                                   which takes far longer for each call
                                   remedy: do this
 
-rtdebug trace cannot run here: bcc.
+tracing cannot run here: bcc.
 """
 
 
