@@ -431,12 +431,22 @@ def test_a_log_that_never_ends_can_be_left(option, number):
     assert b"Traceback" not in said
 
 
+def test_a_process_of_the_host_is_not_blamed_for_the_volumes_of_containers(tmp_path):
+    path = f"/var/lib/containers/storage/overlay-containers/{'a' * 64}/userdata/shm"
+    kept = Volume(VolumeKind.RUNTIME, host_path=path)
+    full = mount(path, 8, 8, volume=kept)
+    assert rules(World(tmp_path).facts(shm=report(mount(), full))) == set()
+    inside = replace(full, path="/dev/shm")
+    assert "shm-full" in rules(World(tmp_path / "b").facts(shm=report(inside)))
+
+
 def test_what_was_left_behind_is_removed_before_it_is_made_larger(tmp_path):
     full = World(tmp_path).facts(shm=report(mount(size=64, used=64), objects=(left_behind(60),)))
     change = next(each.change for each in diagnose(full) if each.rule == "shm-full")
     assert "--remove-orphans" in change[0]
     assert "--shm-size" in change[1]
-    elsewhere = World(tmp_path / "b").facts(shm=report(mount(size=64, used=64), objects=(left_behind(60, device_id=1),)))
+    others = left_behind(60, device_id=1)
+    elsewhere = World(tmp_path / "b").facts(shm=report(mount(size=64, used=64), objects=(others,)))
     change = next(each.change for each in diagnose(elsewhere) if each.rule == "shm-full")
     assert "--shm-size" in change[0]
 
