@@ -52,6 +52,7 @@ LABELS = {
     "hugetlb": "hugetlb pages",
     "swap": "swap",
     "tcp_buffers": "TCP buffers",
+    "difference": "difference: charged ahead by the CPUs, and figures not of one instant",
 }
 """Of the parts of an accounting, in words."""
 _UNOWNED = {
@@ -92,7 +93,8 @@ def describe(snapshot: Snapshot) -> str:
 
 
 def _title(snapshot: Snapshot) -> str:
-    how = ", frozen meanwhile" if snapshot.frozen else ""
+    held = "" if snapshot.frozen_ns is None else f" for {format_duration(snapshot.frozen_ns)}"
+    how = f", frozen{held}" if snapshot.frozen else ""
     return f"Snapshot of {describe(snapshot)}, took {format_duration(snapshot.took_ns)}{how}"
 
 
@@ -211,4 +213,4 @@ def _percent(count: int | None, total: int) -> str:
 
 
 def _bar(count: int, total: int | None) -> str:
-    return "#" * round(_BAR_COLUMNS * max(0, count) / total) if total else ""
+    return "#" * round(_BAR_COLUMNS * min(1, max(0, count) / total)) if total else ""

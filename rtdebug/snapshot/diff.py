@@ -151,8 +151,8 @@ def _kinds(before: Snapshot, after: Snapshot) -> Iterator[Change]:
     accounts = account(before), account(after)
     figures = [dict(_flat(each.parts)) | dict(_flat(each.beside)) for each in accounts]
     for each, found in zip(accounts, figures, strict=True):
-        if each.cgroup_bytes is not None:
-            found["cgroup"] = each.cgroup_bytes
+        sums = {"cgroup": each.cgroup_bytes, "difference": each.difference_bytes}
+        found.update({name: size for name, size in sums.items() if size is not None})
     old, new = ({name: (size, None) for name, size in each.items()} for each in figures)
     yield from _changes(Subject.KIND, old, new)
 

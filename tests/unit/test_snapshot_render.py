@@ -71,6 +71,12 @@ def test_processes_that_seem_each_others_parents_are_shown():
     assert pages(snapshot(processes=ring), "processes").count("app --serve") == 2
 
 
+def test_two_records_of_one_pid_and_one_that_is_its_own_parent():
+    odd = (process(0, ppid=0, cmdline=("zero",)), process(41, ppid=41), process(41), process(7, ppid=0))
+    lines = pages(snapshot(processes=odd), "processes").splitlines()[2:]
+    assert sorted(int(line.split()[0]) for line in lines) == [0, 7, 41]
+
+
 @pytest.mark.parametrize("section", SECTIONS)
 def test_hostile_text_reaches_no_page_raw(section):
     text = pages(hostile(), section)
