@@ -74,7 +74,8 @@ def test_not_root(target) -> None:
 
 def test_not_root_and_no_bcc_are_told_at_once() -> None:
     ended = as_command(AS_NOBODY, "trace", "--all", "--duration", "1s", RTDEBUG_BCC="/nonexistent")
-    fails(ended, 3, "needs root; also missing: bcc\nhint: run as root (sudo rtdebug ...)", "bcc: apt-get install python3-bpfcc")
+    also = "needs root; also missing: bcc\nhint: run as root (sudo rtdebug ...)"
+    fails(ended, 3, also, "bcc: apt-get install python3-bpfcc")
 
 
 @pytest.mark.parametrize("dropped", ["bpf", "perfmon"])

@@ -431,6 +431,23 @@ def test_a_log_that_never_ends_can_be_left(option, number):
     assert b"Traceback" not in said
 
 
+@pytest.mark.parametrize(
+    ("status", "has_cgroup", "words"),
+    [
+        ("running", True, "100 MiB in use with a limit of 400 MiB (60% anon)"),  # cgroup:PATH: without a first process
+        ("stopped", True, "100 MiB in use"),  # a cgroup without processes still holds memory
+        ("stopped", False, "does not run now"),
+        ("running", False, "no memory cgroup of its own"),  # the root
+    ],
+)
+def test_what_is_said_of_its_state(tmp_path, status, has_cgroup, words):
+    target = replace(WEB, pid=None, status=status)
+    facts = World(tmp_path).facts(container=target)
+    if not has_cgroup:
+        facts = replace(facts, limits=None, before=None, now=None)
+    assert words in " ".join(diagnosis_page("x", facts, ()))
+
+
 def test_a_process_of_the_host_is_not_blamed_for_the_volumes_of_containers(tmp_path):
     path = f"/var/lib/containers/storage/overlay-containers/{'a' * 64}/userdata/shm"
     kept = Volume(VolumeKind.RUNTIME, host_path=path)
