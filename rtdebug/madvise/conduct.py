@@ -67,7 +67,7 @@ def conduct(plan: Plan, container: Container, hierarchy: MemoryHierarchy, progre
     plan = sized(plan, room_bytes(hierarchy, cgroup), _shm_free_bytes(door.pid))
     container_process = watch(door.pid)
     if container_process is None:
-        raise NotRunning(f"container {container.name or container.id!r} has just exited", "start it again")
+        raise _has_exited(container)
     guard = Watch(hierarchy, cgroup, container_process)
     alignment = (settings.thp.pmd_size_bytes if settings.thp else None) or _HUGE_PAGE_BYTES
     experimenter = send_inside(door, hierarchy, cgroup, partial(prepare, plan, alignment))
@@ -75,7 +75,7 @@ def conduct(plan: Plan, container: Container, hierarchy: MemoryHierarchy, progre
     hearing.listen()
     stopped = hearing.stopped or _ending(hearing, door)
     if hearing.error is not None and not hearing.runs:
-        raise hearing.error
+        raise hearing.error if is_running(door.pid) else _has_exited(container)
     return Outcome(
         plan=plan,
         container=container,
@@ -87,6 +87,10 @@ def conduct(plan: Plan, container: Container, hierarchy: MemoryHierarchy, progre
         unable=hearing.unable,
         stopped=stopped,
     )
+
+
+def _has_exited(container: Container) -> NotRunning:
+    return NotRunning(f"container {container.name or container.id!r} has just exited", "start it again")
 
 
 class _Hearing:

@@ -12,6 +12,7 @@ from pathlib import Path
 from rtdebug.errors import HostUnable
 from rtdebug.host.cgroup import MemoryHierarchy, nearest_memory_cgroup, parse_proc_cgroup, pids_of
 from rtdebug.host.mounts import read_mountinfo
+from rtdebug.host.process import is_running
 from rtdebug.host.text import read_text
 
 PREFIX = "rtdebug-madvise-"
@@ -40,7 +41,7 @@ def make_leaf(hierarchy: MemoryHierarchy, cgroup: str) -> Leaf:
     parent = hierarchy.path(cgroup)
     for stale in stale_leaves(parent):
         remove_leaf(stale, patience_s=0)
-    folder = parent / f"{PREFIX}{os.getpid()}"
+    folder = leaf_folder(parent, os.getpid())
     try:
         folder.mkdir()
     except OSError as error:
@@ -52,11 +53,16 @@ def make_leaf(hierarchy: MemoryHierarchy, cgroup: str) -> Leaf:
     return Leaf(folder, hierarchy.path(nearest) if nearest else folder)
 
 
+def leaf_folder(parent: Path, keeper_pid: int) -> Path:
+    """Where the keeper of an experiment makes its leaf."""
+    return parent / f"{PREFIX}{keeper_pid}"
+
+
 def stale_leaves(parent: Path) -> Iterator[Path]:
     """Leaves of experiments whose rtdebug is gone, and in which nothing runs."""
     for folder in sorted(parent.glob(f"{PREFIX}*")):
         owner = folder.name.removeprefix(PREFIX)
-        if not pids_of(folder) and not (owner.isdecimal() and Path("/proc", owner).exists()):
+        if not pids_of(folder) and not (owner.isdecimal() and is_running(int(owner))):
             yield folder
 
 

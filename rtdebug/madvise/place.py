@@ -26,7 +26,7 @@ from rtdebug.errors import RtdebugError
 from rtdebug.host.cgroup import MemoryHierarchy
 from rtdebug.madvise.door import Door
 from rtdebug.madvise.inside import Inside, Porter, Prepare, a_bug, cannot_enter
-from rtdebug.madvise.leaf import Leaf, enter, make_leaf, remove_leaf
+from rtdebug.madvise.leaf import Leaf, enter, leaf_folder, make_leaf, remove_leaf
 
 _PROC = Path("/proc")
 _MOST_PID_BYTES = 20
@@ -45,8 +45,9 @@ _KEPT = ("LD_LIBRARY_PATH",)
 class Experimenter:
     """rtdebug's end: what the process inside says, and its end."""
 
-    def __init__(self, keeper_pid: int, lines_fd: int, life_fd: int) -> None:
+    def __init__(self, keeper_pid: int, leaf_folder: Path, lines_fd: int, life_fd: int) -> None:
         self._keeper_pid = keeper_pid
+        self._leaf_folder = leaf_folder
         self._life_fd = life_fd
         self._buffer = b""
         self.lines_fd = lines_fd
@@ -71,6 +72,7 @@ class Experimenter:
             os.close(self._life_fd)
         _, status = os.waitpid(self._keeper_pid, 0)
         os.close(self.lines_fd)
+        remove_leaf(self._leaf_folder)  # if the keeper was killed
         code = os.waitstatus_to_exitcode(status)
         return code - 128 if code > 128 else None
 
@@ -91,7 +93,7 @@ def send_inside(door: Door, hierarchy: MemoryHierarchy, cgroup: str, prepare: Pr
         _keep(door, hierarchy, cgroup, prepare, lines_write, life_read)
     os.close(lines_write)
     os.close(life_read)
-    return Experimenter(keeper, lines_read, life_write)
+    return Experimenter(keeper, leaf_folder(hierarchy.path(cgroup), keeper), lines_read, life_write)
 
 
 def _keep(

@@ -112,8 +112,9 @@ def sized(plan: Plan, room_bytes: int | None, shm_bytes: int | None = None) -> P
     largest = None if room_bytes is None else room_bytes // SIZE_UNIT_BYTES * SIZE_UNIT_BYTES
     if largest is not None and largest < SIZE_UNIT_BYTES:
         raise UsageProblem(
-            "the container has no room for an experiment: it is too near its memory limit",
-            "raise the limit, or run it in a copy of the container that is idle",
+            "the container has no room for an experiment: a tenth of each memory limit stays free, and below that "
+            "18 MiB are needed",
+            "rtdebug ps shows usage and limit; try it in a copy of the container that is idle, or with a higher limit",
         )
     return replace(plan, cases=tuple(_sized(case, largest, shm_bytes) for case in plan.cases))
 
