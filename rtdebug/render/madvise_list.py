@@ -124,8 +124,8 @@ def _footnotes(found: Candidates, least_bytes: int, idle_s: float | None, target
     if not found.found:
         return
     if idle_s is None:
-        shown = "IDLE: since the kernel last looked, mostly too little" if _has_idle(found) else "what is idle is not known"
-        yield f"{shown}; --idle 30s measures it"
+        known = "IDLE: since the kernel last looked, mostly too little"
+        yield f"{known if _has_idle(found) else 'what is idle is not known'}; --idle 30s measures it"
     else:
         yield f"IDLE: not accessed for {idle_s:g} s"
     best = found.found[0]
