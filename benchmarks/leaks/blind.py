@@ -1,7 +1,9 @@
 """A third make of series: services as they are told of in the field, written without knowledge of the rules.
 
-No rule was chosen or changed on any of these classes; see docs/leaks.md for what that first run gave. Once one of
-them has led to a change, its class is named in TUNED_ON and the set is blind no longer.
+Its first run was blind: precision 0.910, recall 0.634 (seeds of HELD_OUT). It showed faults of three kinds, which were
+then mended: a warm-up seen in part was called a leak by its last third ("half warm"), a leak in bursts was taken for
+noise ("error storms"), and three deploys for a staircase ("pool grows by deploys"). So it is blind no longer; fresh.py
+was written after that, and nothing was changed on it.
 """
 
 from __future__ import annotations
@@ -20,7 +22,6 @@ Floats = Any
 MIB = 1 << 20
 HOUR_S, DAY_S = 3600.0, 86_400.0
 BEGIN_S = 1_760_000_000
-TUNED_ON: tuple[str, ...] = ()
 
 
 class Service:
@@ -262,8 +263,12 @@ CLASSES: dict[str, tuple[str, str, tuple[float, float], Shape]] = {
 
 
 def generate(name: str, seed: int) -> Case:
-    """Make one series; every fourth lacks samples here and there, and an outage of the recorder."""
-    truth, kind, days, shape = CLASSES[name]
+    """Make one series."""
+    return made(name, seed, *CLASSES[name])
+
+
+def made(name: str, seed: int, truth: str, kind: str, days: tuple[float, float], shape: Shape) -> Case:
+    """Make a series of a class; every fourth lacks samples here and there, and an outage of the recorder."""
     service = Service(seed, name, days)
     value = np.maximum(shape(service), 0) // 4096 * 4096
     kept = np.ones(len(value), bool)

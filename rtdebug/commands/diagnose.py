@@ -66,6 +66,7 @@ def command(
     from rtdebug.errors import UsageProblem
     from rtdebug.render.diagnose import diagnosis_json, diagnosis_page, summary_table
     from rtdebug.render.escape import escape
+    from rtdebug.render.progress import Progress
     from rtdebug.render.terminal import terminal_width, use_colour
 
     if (target is None) == (not whole_host):
@@ -80,7 +81,8 @@ def command(
         messages = read_messages(app_log) if app_log else ()
         diagnoses = [(target, *diagnose_one(target, runc_roots, kernel_logs, messages, sample_s, notice))]
     else:
-        diagnoses = list(diagnose_all(runc_roots, kernel_logs, sample_s, notice))
+        with Progress("containers") as progress:
+            diagnoses = list(diagnose_all(runc_roots, kernel_logs, sample_s, notice, progress))
     for name, facts, findings in diagnoses if output == "json" else ():
         click.echo(diagnosis_json(name, facts, findings), nl=False)
     if output == "table" and whole_host:

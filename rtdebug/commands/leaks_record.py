@@ -11,6 +11,7 @@ import click
 from rtdebug.commands.options import complete_container, duration, output_option, runc_root_option, size
 
 DEFAULT_STORE = "/var/lib/rtdebug/leaks"
+LEAST_KEPT_BYTES = 1 << 20
 
 
 @click.command("record")
@@ -98,6 +99,8 @@ def command(
             "--malloc slows every malloc down: name the containers it is for",
             "rtdebug leaks record TARGET --malloc; --stacks is cheap enough for all",
         )
+    if keep_bytes < LEAST_KEPT_BYTES:
+        raise UsageProblem("--keep is less than 1 MiB", "what is kept would be gone within minutes")
     require_pyarrow()
     hierarchy = find_memory_hierarchy()
     first, notes = in_child(partial(find_all, runc_roots, targets))

@@ -44,13 +44,22 @@ def command(
     from rtdebug.leaks.rules import DEFAULT
     from rtdebug.leaks.streaming import watch
     from rtdebug.render.jsonl import encode_object
-    from rtdebug.render.leaks_report import change_line, change_object
+    from rtdebug.render.leaks_report import change_line, change_object, watch_line
 
     stopped: list[bool] = []
     require_extras()
     rules = DEFAULT.with_floors(min_span_s, min_growth_bytes)
+    stores = stores_of(paths)
     with on_stop_signals(lambda: stopped.append(True)) as wake_fd:
-        for judged in watch(stores_of(paths), rules, every_s, duration_s, lambda: bool(stopped), wake_fd):
+        for judged in watch(
+            stores,
+            rules,
+            every_s,
+            duration_s,
+            lambda: bool(stopped),
+            wake_fd,
+            lambda judged: click.echo(watch_line(judged), err=True),
+        ):
             now_ns = time.time_ns()
             text = encode_object(change_object(judged, now_ns)) if output == "json" else change_line(judged, now_ns)
             click.echo(text)

@@ -47,11 +47,14 @@ def find_container(
     inventory = list_containers(runc_roots, host, ask=ask)
     try:
         container = resolve(target, inventory)
-    except _UnknownError:
+    except _UnknownError as error:
         if ask == NAMING_RUNTIMES:
-            raise
+            raise _with_notes(error, inventory.notes) from None
         inventory = list_containers(runc_roots, host)  # all of them, for the error names what is near
-        container = resolve(target, inventory)
+        try:
+            container = resolve(target, inventory)
+        except _UnknownError as error:
+            raise _with_notes(error, inventory.notes) from None
     note = note_on(container)
     return container, (*inventory.notes, *([note] if note else []))
 
@@ -129,6 +132,13 @@ def _named(target: str, wanted: str, known: Sequence[Container], inventory: Inve
 def _unseen() -> str:
     """Runtimes keep what they know from other users: without root hardly any container is seen."""
     return "" if os.geteuid() == 0 else " that can be seen without root"
+
+
+def _with_notes(error: TargetError, notes: Sequence[str]) -> TargetError:
+    """Whom we could not ask may know it."""
+    if not notes:
+        return error
+    return _UnknownError(f"{error.message}, as far as could be seen", "\n".join((*notes[:3], error.hint)))
 
 
 def _with_their_runtimes(containers: Sequence[Container], wanted: str) -> str:

@@ -76,7 +76,11 @@ def _of_one_that_is_down(unknown: TargetError, asked: Asked, around: Around) -> 
 
 
 def diagnose_all(
-    runc_roots: Sequence[Path], kernel_logs: Sequence[Path], sample_s: float, notice: Notice
+    runc_roots: Sequence[Path],
+    kernel_logs: Sequence[Path],
+    sample_s: float,
+    notice: Notice,
+    progress: Callable[[int, int], object],
 ) -> Iterator[tuple[str, Facts, tuple[Finding, ...]]]:
     """Every running container; the two looks at the counters are the same time apart for all."""
     around = Around(lambda: list_containers(runc_roots), Places(tuple(kernel_logs)))
@@ -86,7 +90,8 @@ def diagnose_all(
     running = [container for container in inventory.containers if container.is_running and not container.sandbox]
     before = {container.id: _first_look(container, inventory.hierarchy) for container in running}
     time.sleep(sample_s if running else 0)
-    for container in running:
+    for done, container in enumerate(running):
+        progress(done, len(running))
         asked = Asked(container.id, container, inventory.hierarchy, before=before[container.id])
         facts = read_diagnosis(asked, around, 0)
         yield container.name or container.id, facts, diagnose(facts)

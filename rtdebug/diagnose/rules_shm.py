@@ -215,7 +215,8 @@ def _is_below(cgroup: str, above: str) -> bool:
 
 def _writable(facts: Facts) -> Iterator[TmpfsMount]:
     for mount in facts.shm.mounts if facts.shm else ():
-        if not mount.read_only and not mount.covered and not mount.is_file and not _NOT_FOR_FILES.match(mount.path):
+        reachable = not mount.read_only and not mount.covered and not mount.is_of_others
+        if reachable and not mount.is_file and not _NOT_FOR_FILES.match(mount.path):
             yield mount
 
 

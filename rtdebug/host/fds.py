@@ -25,6 +25,9 @@ _REMOTE = re.compile(r"nfs\d?|cifs|smb3?|fuse(\..*)?|9p|ceph|afs|glusterfs|lustr
 _MAPS_LINE = re.compile(
     rb"(?P<span>[0-9a-f]+-[0-9a-f]+) \S+ \S+ (?P<device>[0-9a-f]+:[0-9a-f]+) (?P<inode>\d+) +(?P<name>.*)", re.DOTALL
 )
+MOST_USED_FILES = 100_000
+"""So many files are told apart: a container can make memfds by the million. Who has further ones is `unseen`."""
+_MOST_PATHS = 3
 _SYSV = "/SYSV"
 _DELETED = " (deleted)"
 
@@ -58,7 +61,7 @@ class FileUse:
     holders: set[int] = field(default_factory=set)
     """Pids with an open descriptor."""
     paths: list[Path] = field(default_factory=list)
-    """Under /proc, to open it again: one of each user."""
+    """Under /proc, to open it again: one of each of the first users."""
 
 
 @dataclass(slots=True)
@@ -67,7 +70,8 @@ class FileUses:
 
     by_key: dict[FileKey, FileUse] = field(default_factory=dict)
     unseen: set[int] = field(default_factory=set)
-    """Processes that may not be looked at: by somebody who is not root or lacks CAP_SYS_PTRACE, mostly."""
+    """Processes that may not be looked at, by somebody who is not root or lacks CAP_SYS_PTRACE mostly; or not to the
+    end, for there are too many files."""
 
     def of(self, device_id: int, inode_id: int) -> FileUse | None:
         """Who uses an ordinary file; None: nobody who was looked at."""
@@ -86,11 +90,15 @@ def read_file_uses(pids: Iterable[int], device_ids: frozenset[int], proc: Path =
         try:
             _add_mappings(uses.by_key, pid, device_ids, proc)
             _add_descriptors(uses.by_key, pid, device_ids, _remote_mounts(pid, remote, proc), proc)
-        except PermissionError:
+        except (PermissionError, _TooManyError):
             uses.unseen.add(pid)
         except OSError:
             continue  # it has exited
     return uses
+
+
+class _TooManyError(Exception):
+    """MOST_USED_FILES are known already."""
 
 
 def on_remote(path: str, mounts: Iterable[Mount]) -> bool:
@@ -153,7 +161,8 @@ def _add_descriptors(
             use = _use(uses, _key(status.st_dev, status.st_ino, name, pid, proc), name)
             if pid not in use.holders:
                 use.holders.add(pid)
-                use.paths.append(folder / number)
+                if len(use.paths) < _MOST_PATHS:
+                    use.paths.append(folder / number)
                 _fill(use, status)
     finally:
         os.close(folder_fd)
@@ -167,12 +176,15 @@ def _key(device_id: int, inode_id: int, name: str, pid: int, proc: Path) -> File
 def _use(uses: dict[FileKey, FileUse], key: FileKey, name: str) -> FileUse:
     use = uses.get(key)
     if use is None:
+        if len(uses) >= MOST_USED_FILES:
+            raise _TooManyError
         use = uses[key] = FileUse(key, name.removesuffix(_DELETED))
     return use
 
 
 def _ask(use: FileUse, path: Path) -> None:
-    use.paths.append(path)
+    if len(use.paths) < _MOST_PATHS:
+        use.paths.append(path)
     if use.links is None:
         with suppress(OSError):
             status = path.stat()

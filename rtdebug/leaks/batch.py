@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from rtdebug.errors import UsageProblem
 from rtdebug.leaks.buckets import Buckets, level_for
 from rtdebug.leaks.foreign import Hints, read_foreign
 from rtdebug.leaks.grid import split
@@ -59,6 +60,9 @@ def analyse(
     progress: Progress = lambda _text: None,
 ) -> Analysis:
     """Judge the series of stores (folders or segments) and of foreign files. Raises what reading them raises."""
+    for path in paths:
+        if not path.exists():
+            raise UsageProblem(f"there is no {path}", "record a store with `rtdebug leaks record`, or name a file")
     stores = [path for path in paths if path.is_dir() or parse_segment(path)]
     files = [path for path in paths if path not in stores]
     judged: list[Judged] = []

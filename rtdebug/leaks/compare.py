@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from rtdebug.leaks.batch import Item
 from rtdebug.leaks.envelope import envelope
@@ -50,6 +50,19 @@ class Change:
     interval: tuple[float, float] | None = None
 
 
+_STILL = Rate(0.0, 0.0)
+
+
+@dataclass(frozen=True, slots=True)
+class _Service:
+    """One kind of memory of one service in one recording."""
+
+    rate: Rate | None
+    """None: too short to tell."""
+    span_s: float
+    """Of the longest of its containers."""
+
+
 def compare(base: Sequence[Item], new: Sequence[Item], rules: Rules) -> list[Change]:
     """Compare two recordings; what grows faster now comes first.
 
@@ -58,24 +71,29 @@ def compare(base: Sequence[Item], new: Sequence[Item], rules: Rules) -> list[Cha
     """
     alone = len({_container(item) for item in base}) == 1 == len({_container(item) for item in new})
     before, after = _by_service(base, alone, rules), _by_service(new, alone, rules)
-    span_h = min((_span_s(item) for item in (*base, *new)), default=0.0) / _HOUR_S
     changes = []
     for key in dict.fromkeys((*before, *after)):
         name, kind, unit = key
+        old, now = before.get(key), after.get(key)
+        span_h = min(each.span_s for each in (old, now) if each) / _HOUR_S
         counts = rules.least_growth(kind, unit, 0.0) / max(span_h, 1e-9)
-        changes.append(_change((name, kind, unit, None), before.get(key), after.get(key), counts))
+        change = _change((name, kind, unit, None), old.rate if old else None, now.rate if now else None, counts)
+        if old and now and (old.rate is None or now.rate is None):  # it is in both, and too short in one
+            change = replace(change, change=UNKNOWN)
+        changes.append(change)
     return sorted(changes, key=_order)
 
 
 def compare_sites(base: Iterable[SiteGrowth], new: Iterable[SiteGrowth], counts: float) -> list[Change]:
     """Compare allocation sites by their stacks. `counts`: bytes per hour below which a difference is none."""
     before, after = _by_stack(base), _by_stack(new)
-    still = Rate(0.0, 0.0)
+    watched_before, watched_after = ({kind == "malloc" for kind, _ in found} for found in (before, after))
     changes = []
     for key in dict.fromkeys((*before, *after)):
         kind, stack = key
-        # a site that is not there holds nothing and does not grow: that is known
-        old, now = before.get(key, still), after.get(key, still)
+        # a site that is not there holds nothing and does not grow: that is known where such sites were recorded at all
+        old = before.get(key, _STILL if (kind == "malloc") in watched_before else None)
+        now = after.get(key, _STILL if (kind == "malloc") in watched_after else None)
         changes.append(_change(("", kind, "bytes", stack), old, now, counts))
     return sorted(changes, key=_order)
 
@@ -89,18 +107,21 @@ def _container(item: Item) -> tuple[str | None, str | None, str]:
     return labels.host, labels.container_id, "" if labels.container_id else labels.name
 
 
-def _by_service(items: Sequence[Item], alone: bool, rules: Rules) -> dict[tuple[str, str, str], Rate | None]:
+def _by_service(items: Sequence[Item], alone: bool, rules: Rules) -> dict[tuple[str, str, str], _Service]:
     rates: dict[tuple[str, str, str], list[Rate]] = {}
+    spans_s: dict[tuple[str, str, str], float] = {}
     for item in items:
         labels = item.labels
         name = "" if alone else labels.name
         if labels.process is not None:
             name = f"{name} {labels.executable or labels.process}".strip()
         rate = rate_of(item, rules)
-        found = rates.setdefault((name, labels.kind, labels.unit), [])
+        key = name, labels.kind, labels.unit
+        spans_s[key] = max(spans_s.get(key, 0.0), _span_s(item))
+        found = rates.setdefault(key, [])
         if rate is not None:
             found.append(rate)
-    return {key: _together(found) for key, found in rates.items()}
+    return {key: _Service(_together(found), spans_s[key]) for key, found in rates.items()}
 
 
 def rate_of(item: Item, rules: Rules) -> Rate | None:

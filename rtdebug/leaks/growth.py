@@ -9,13 +9,15 @@ from typing import TYPE_CHECKING
 
 from rtdebug.leaks.buckets import Buckets
 from rtdebug.leaks.envelope import DAY_S, Envelope, envelope
-from rtdebug.leaks.trend import Trend, fit, theil_sen
+from rtdebug.leaks.trend import Trend, fit, lasting_slope, theil_sen
 
 if TYPE_CHECKING:
     from rtdebug.leaks.rules import Rules
     from rtdebug.leaks.series import Floats
 
 HOUR_S = 3600.0
+_SLOWS_DOWN = "the rise slows down, as of a warm-up that is not over"
+_UNEVEN = "it comes in a few large moves, which may be chance"
 
 
 class Found(IntEnum):
@@ -97,17 +99,41 @@ def _judge(floors: Envelope, begin: int, smallest: float, rules: Rules) -> Growt
         return found(Found.NONE, "the rise has stopped")
     if span_s < rules.shortest_span_s:
         return found(Found.SUSPECT, "the rise is too short to be sure")
-    if trend.interval(rules.level_leak)[0] <= 0:
-        return found(Found.SUSPECT, "the rise is hardly beyond the noise")
+    if trend.interval(rules.level_leak)[0] <= 0 and not _climbs(floor, rules):
+        uneven = trend.slope * span_s > rules.plain_rise * trend.noise
+        return found(Found.SUSPECT, _UNEVEN if uneven else "the rise is hardly beyond the noise")
     if min(steps) <= rules.least_round * sum(steps) / len(steps):
         return found(Found.SUSPECT, "the floor does not rise in every part of the time")
     slower = begin >= 4 and theil_sen(floors.time_s[:begin], floors.floor[:begin]) * rules.deceleration > trend.slope
     if slower or steps[-1] < rules.deceleration * max(steps[:-1]):
-        return found(Found.SUSPECT, "the rise slows down, as of a warm-up that is not over")
+        return found(Found.SUSPECT, _SLOWS_DOWN)
+    if _steps(floor) < rules.fewest_steps and len(floor) > 2 * rules.fewest_steps:
+        return found(Found.SUSPECT, "it rose in a few steps only, as by deploys, and hardly between them")
     fewest = rules.fewest_days if (floors.cycle_s or 0) > DAY_S * 0.8 else rules.fewest_windows
     if len(floor) < fewest:
         return found(Found.SUSPECT, "there are too few cycles to be sure")
+    lasting = lasting_slope(floors.time_s, floors.floor, rules.curve_gain)
+    if lasting is not None and lasting < rules.deceleration * trend.slope:
+        return found(Found.SUSPECT, _SLOWS_DOWN)
     return found(Found.LEAK, "")
+
+
+def _climbs(floor: Floats, rules: Rules) -> bool:
+    """Whether it hardly ever falls, and rises in many steps: noise that remembers does not do that."""
+    import numpy as np
+
+    steps = np.diff(floor)
+    ups, downs = float(steps[steps > 0].sum()), float(-steps[steps < 0].sum())
+    return downs <= rules.climb_falls * ups and _steps(floor) >= rules.climb_steps
+
+
+def _steps(floor: Floats) -> float:
+    """Return how many equal steps the rises of the floor make up for."""
+    import numpy as np
+
+    steps = np.diff(floor)
+    ups = steps[steps > 0]
+    return float(ups.sum() ** 2 / (ups**2).sum()) if len(ups) else 0.0
 
 
 def _is_record(floors: Envelope, begin: int, rise: float, rules: Rules) -> bool:

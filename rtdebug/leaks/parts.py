@@ -108,7 +108,7 @@ def read_part(segment: Segment, latest_ns: int, least_levels: Mapping[Key, int],
     table, notes = read_segment(segment, columns)
     table = table.slice(after)
     keys, code = _codes(table, _key_columns(segment))
-    time_ns = _numbers(table, "time_ns").astype(np.int64)
+    time_ns = np.nan_to_num(_numbers(table, "time_ns")).astype(np.int64)  # one without a time is left out as of 1970
     order = np.argsort(time_ns, kind="stable") if np.any(time_ns[1:] < time_ns[:-1]) else None
     beside = _beside(table, code, time_ns, order, len(keys))
     good = (time_ns >= EARLIEST_NS) & (time_ns <= latest_ns)
@@ -142,7 +142,10 @@ def join_parts(parts: Sequence[Part]) -> Part:
         for key, each in zip(part.keys, part.beside, strict=True):
             beside[key] = _newer(beside[key], each) if key in beside else each
     kinds = dict.fromkeys(kind for part in parts for kind in part.grids)
-    grids = {kind: merged([part.grids[kind] for part in parts], codes, len(keys)) for kind in kinds}
+    grids = {}
+    for kind in kinds:  # `usage` is not in all: where anon is known of every row, it is not needed
+        having = [(part.grids[kind], code) for part, code in zip(parts, codes, strict=True) if kind in part.grids]
+        grids[kind] = merged([grid for grid, _ in having], [code for _, code in having], len(keys))
     notes = tuple(dict.fromkeys(note for part in parts for note in part.notes))
     table = parts[0].table if parts else ""
     return Part(table, keys, grids, tuple(beside[key] for key in keys), notes, sum(part.rows for part in parts))

@@ -71,6 +71,14 @@ def too_short(buckets: Buckets, span_s: float, rules: Rules, limit: float | None
     return text
 
 
+def so_far(grown: float, unit: str, room: float | None, span_s: float) -> str:
+    """What it grew by, and how long there is if it goes on so; which nobody knows."""
+    text = f"; so far it grew by {quantity(grown, unit)}"
+    if room is not None and span_s > 0:
+        text += f", at that rate its limit is reached in {span(room / grown * span_s)}"
+    return text
+
+
 def too_few_cycles(growth: Growth, fewest: int) -> str:
     """It rose, over fewer cycles than it takes."""
     floors = growth.envelope
@@ -98,6 +106,11 @@ def leaked_before(runs: int) -> str:
 def same_height(falls: int) -> str:
     """Falls from one height."""
     return f"it falls back {falls} times from the same height: restarts, or a collector that waits for a threshold"
+
+
+def may_be_restarts() -> str:
+    """Falls in a file that says nothing of restarts."""
+    return "; if its falls are restarts, which this input does not tell, it leaks between them"
 
 
 def rises_after_each(runs: int) -> str:

@@ -51,6 +51,16 @@ class Rules:
     deceleration: float = 0.4
     """Rise of the last round / that of the rounds before (or of the part / that before it): below, it saturates, or is
     a warm-up that is not over."""
+    curve_gain: float = 0.2
+    """A rise that dies away must explain this share of what a line leaves: below, a curve is drawn through noise."""
+    climb_falls: float = 0.1
+    """All falls of the floor / all its rises: a walk of a dozen steps is hardly ever below, a leak in bursts is."""
+    climb_steps: float = 6
+    """As many equal steps as the rises make up for, (sum)^2 / sum of squares: three deploys make three."""
+    fewest_steps: float = 4
+    """Fewer, counted so, are what deploys or larger jobs make. Noise counts as steps too, so little is lost."""
+    plain_rise: float = 8
+    """From this many times its noise on, a rise whose interval holds zero is uneven rather than small."""
     record: float = 0.5
     """Growth that only the later part shows must pass all that was before by this share of itself: else it may be
     one of the ups and downs already seen."""

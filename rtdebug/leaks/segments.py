@@ -8,6 +8,7 @@ one folder: no two have the same name.
 from __future__ import annotations
 
 import re
+import stat
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -61,11 +62,19 @@ def find_segments(paths: Iterable[Path]) -> Iterator[Segment]:
     for path in paths:
         for file in path.rglob("*") if path.is_dir() else (path,):
             segment = parse_segment(file)
-            if segment is not None:
+            if segment is not None and _may_be_read(file):
                 stem = file.with_suffix("")
                 if stem not in found or found[stem].is_stream:  # sealed a moment ago: both are there
                     found[stem] = segment
     yield from sorted(found.values(), key=lambda segment: (segment.start_ns, segment.path))
+
+
+def _may_be_read(file: Path) -> bool:
+    """Not a FIFO, a device or a folder: opening one may never end. One that is gone was sealed a moment ago."""
+    try:
+        return stat.S_ISREG(file.stat().st_mode)
+    except OSError:
+        return not file.is_symlink()
 
 
 def arrow_schema(table: str) -> Any:  # noqa: ANN401 - pyarrow has no types

@@ -138,8 +138,9 @@ def _read_segment(segment: Segment, names: list[str], notes: list[str], schema: 
     try:
         if segment.is_stream and segment.path.exists():
             return [_conformed(pa.Table.from_batches([batch]), names, schema) for batch in iter_stream(segment.path)]
-        read = pq.ParquetFile(segment.sealed_path, read_dictionary=coded)
-        present = [name for name in names if name in read.schema_arrow.names]
+        there = pq.read_schema(segment.sealed_path).names
+        read = pq.ParquetFile(segment.sealed_path, read_dictionary=[name for name in coded if name in there])
+        present = [name for name in names if name in there]
         return [_conformed(read.read(columns=present), names, schema)]
     except FileNotFoundError:
         return []  # the writer has just removed it, being the oldest

@@ -57,7 +57,11 @@ class Follower:
 
     def changes(self) -> Iterator[Judged]:
         """Poll, and give the series whose verdict is another than the last time; at first all."""
-        for judged in self.poll():
+        yield from self.changed(self.poll())
+
+    def changed(self, polled: Sequence[Judged]) -> Iterator[Judged]:
+        """Give those of `polled` whose verdict is another than the last time."""
+        for judged in polled:
             verdict = judged.verdict
             key = _lasting(verdict.labels)
             now = (verdict.verdict, verdict.shape if verdict.verdict != "too short to tell" else "")
@@ -73,17 +77,22 @@ def watch(
     duration_s: float | None,
     stopped: Callable[[], bool],
     wake_fd: int,
+    first: Callable[[Sequence[Judged]], None] = lambda _judged: None,
 ) -> Iterator[Judged]:
     """Give what leaks or is suspect, then each change of a verdict, until `stopped` or for `duration_s`.
 
-    `wake_fd` is readable when `stopped` may have changed. Raises UsageProblem when there is no store.
+    `wake_fd` is readable when `stopped` may have changed; `first` is given all verdicts of the first look. Raises
+    UsageProblem when there is no store.
     """
     segments_of(paths)
     follower = Follower(paths, rules)
     end = None if duration_s is None else time.monotonic() + duration_s
     is_first = True
     while not stopped():
-        for judged in follower.changes():
+        polled = follower.poll()
+        if is_first:
+            first(polled)
+        for judged in follower.changed(polled):
             if not is_first or judged.verdict.verdict in (LEAK, SUSPECT):
                 yield judged
         is_first = False

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 _MOST_R = 0.98
 _CLIP = 3.0
 _USUAL = 0.99
+_FEWEST_FOR_CURVES = 8
+_TAUS = (0.02, 0.05, 0.1, 0.2, 0.3, 0.45, 0.7, 1.0, 1.5)
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +87,32 @@ def fit(x: Floats, y: Floats) -> Trend:
     line = Trend(slope, middle + slope * float(x[0]), *_error_around_line(x, kept), noise)
     walk = Trend(float((y[-1] - y[0]) / (x[-1] - x[0])), float(y[0]), *_error_of_walk(x, y), noise)
     return walk if _lowest(walk) > _lowest(line) else line
+
+
+def lasting_slope(x: Floats, y: Floats, gain: float) -> float | None:
+    """Return the slope that stays when what slows down is taken away; None where nothing is seen to slow down.
+
+    Fits a line plus a rise that dies away (1 - exp(-t / tau)) to at least 8 points, x ascending, for several tau of
+    the order of the whole time. It counts if it leaves less than `gain` of what the line alone leaves.
+    """
+    import numpy as np
+
+    if len(x) < _FEWEST_FOR_CURVES:
+        return None
+    span = float(x[-1] - x[0])
+    at = (x - x[0]) / span
+    left, rises, slope = min((_with_a_decline(at, y, tau) for tau in _TAUS), key=lambda found: found[0])
+    line = np.polynomial.polynomial.Polynomial.fit(at, y, 1)
+    return slope / span if rises and left < gain * float(np.sum((y - line(at)) ** 2)) else None
+
+
+def _with_a_decline(at: Floats, y: Floats, tau: float) -> tuple[float, bool, float]:
+    """Return what is left, whether the dying part rises, and the slope of the line beside it."""
+    import numpy as np
+
+    columns = np.stack([np.ones(len(at)), 1 - np.exp(-at / tau), at], axis=1)
+    found = np.linalg.lstsq(columns, y, rcond=None)[0]
+    return float(np.sum((y - columns @ found) ** 2)), bool(found[1] > 0), float(found[2])
 
 
 def _lowest(trend: Trend) -> float:

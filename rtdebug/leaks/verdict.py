@@ -46,6 +46,8 @@ class Verdict:
     time_to_limit_s: float | None = None
     last: float | None = None
     limit: float | None = None
+    grown: float | None = None
+    """Of what is too short to tell: from its first to its last value, where that is growth that counts. No trend."""
     cycle_s: float | None = None
     change_points_ns: tuple[int, ...] = ()
     samples: int = 0
@@ -208,8 +210,12 @@ class _Judge:
         return Judged(self._verdict(SUSPECT, shape.AT_LIMIT, text, time_to_limit_s=0.0), self._buckets)
 
     def _too_short(self) -> Judged:
+        grown = self._last - float(self._buckets.mean[0])
+        counts = grown >= self._smallest and self._labels.kind not in _RECLAIMABLE
         text = reason.too_short(self._buckets, self._span_s, self._rules, self._facts.limit)
-        return Judged(self._verdict(TOO_SHORT, shape.UNKNOWN, text), self._buckets)
+        if counts:
+            text += reason.so_far(grown, self._labels.unit, self._room(), self._span_s)
+        return Judged(self._verdict(TOO_SHORT, shape.UNKNOWN, text, grown=grown if counts else None), self._buckets)
 
     def _resting(self, name: str, growth: Growth, cuts: tuple[int, ...], resets: Resets) -> Judged:
         if touches := self._touches_limit():
@@ -217,6 +223,9 @@ class _Judge:
             found = self._verdict(SUSPECT, name, text, time_to_limit_s=None, change_points_ns=cuts, **_rates(growth))
             return Judged(found, self._buckets, growth)
         text = reason.resting(name, growth, len(resets), self._labels.unit)
+        nameless = self._labels.container_id is None and not self._facts.restarts_ns
+        if nameless and len(resets) > self._rules.most_restarts and resets.lopsided:
+            text += reason.may_be_restarts()
         verdict = self._verdict(
             NO_LEAK, name, text, cycle_s=growth.envelope.cycle_s, change_points_ns=cuts, **_rates(growth)
         )
@@ -244,10 +253,15 @@ class _Judge:
     def _time_to_limit(self, growth: Growth) -> float | None:
         if not growth.trend or growth.trend.slope <= 0:
             return None
+        room = self._room()
+        return None if room is None else room / growth.trend.slope
+
+    def _room(self) -> float | None:
+        """What is left up to the limit."""
         room = self._facts.room
         if room is None and self._facts.limit is not None:
             room = self._facts.limit - self._last
-        return None if room is None else max(room, 0.0) / growth.trend.slope
+        return None if room is None else max(room, 0.0)
 
     def _verdict(self, verdict: str, name: str, text: str, **more: object) -> Verdict:
         return Verdict(

@@ -97,7 +97,7 @@ def _name(target: str, facts: Facts) -> str:
 
 
 def _state(facts: Facts) -> str:
-    if facts.container is None or not facts.container.is_running:
+    if facts.container is None or (facts.container.status == "stopped" and facts.memory is None):
         return "It does not run now: only logs were looked at."
     memory, limits = facts.memory, facts.limits
     if memory is None or limits is None:

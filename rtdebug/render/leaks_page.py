@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html
 import io
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
@@ -12,8 +13,9 @@ from rtdebug.leaks.clusters import Cluster, repository
 from rtdebug.leaks.findings import Finding
 from rtdebug.leaks.reason import quantity
 from rtdebug.leaks.series import NS_PER_S
-from rtdebug.leaks.verdict import LEAK, NO_LEAK, SUSPECT, Judged
+from rtdebug.leaks.verdict import LEAK, NO_LEAK, SUSPECT, TOO_SHORT, Judged
 from rtdebug.render.escape import escape
+from rtdebug.render.leaks_report import time_left
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -22,6 +24,7 @@ if TYPE_CHECKING:
 _MOST_CURVES = 6
 _MOST_CLUSTERS = 30
 _MOST_ROWS = 200
+_COLUMNS = ("Verdict", "Name", "Kind", "Growth/h", "To limit", "Shape", "Reason")
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'"
 _STYLE = """
 body { font: 15px/1.5 system-ui, sans-serif; margin: 2rem auto; max-width: 72rem; padding: 0 1rem; color: #1b1f24; }
@@ -48,13 +51,16 @@ def page(judged: Sequence[Judged], groups: Sequence[Cluster], notes: Sequence[st
 
 
 def _body(judged: Sequence[Judged], groups: Sequence[Cluster], notes: Sequence[str]) -> Iterator[str]:
-    counts = {name: sum(each.verdict.verdict == name for each in judged) for name in (LEAK, SUSPECT)}
+    found = Counter(member.judged.verdict.verdict for group in groups for member in group.members)
+    verdicts = Counter(each.verdict.verdict for each in judged)
+    clusters = "1 cluster" if len(groups) == 1 else f"{len(groups)} clusters"
     yield "<h1>Memory leaks</h1>"
     yield (
-        f"<p>{len(judged)} series: <span class='leak'>{counts[LEAK]} leak</span>, "
-        f"<span class='suspect'>{counts[SUSPECT]} suspect</span>; {len(groups)} clusters.</p>"
+        f"<p><span class='leak'>{found[LEAK]} leak</span>, <span class='suspect'>{found[SUSPECT]} suspect</span>, "
+        f"in {clusters}; {len(judged)} series of containers and processes were looked at"
+        f"{f', {verdicts[TOO_SHORT]} of them too short to tell' if verdicts[TOO_SHORT] else ''}.</p>"
     )
-    if not groups:
+    if verdicts[NO_LEAK] and not groups:
         yield "<p>No series of memory leaks or is suspect.</p>"
     for group in groups[:_MOST_CLUSTERS]:
         yield from _section(group, judged)
@@ -81,7 +87,7 @@ def _section(group: Cluster, judged: Sequence[Judged]) -> Iterator[str]:
     if pair is not None:
         here, there = _name(group.typical), _text(pair.verdict.labels.name)
         yield f"<p>To compare: {here} grows, {there} does not ({_text(pair.verdict.shape)}).</p>"
-    yield "<table><tr><th>Verdict</th><th>Name</th><th>Kind</th><th>Growth/h</th><th>Shape</th><th>Reason</th></tr>"
+    yield f"<table><tr>{''.join(f'<th>{title}</th>' for title in _COLUMNS)}</tr>"
     for member in group.members[:_MOST_ROWS]:
         yield _row(member)
     yield "</table>"
@@ -99,9 +105,11 @@ def _row(member: Finding) -> str:
     if verdict.interval is not None:
         low, high = (_quantity(end, verdict.labels.unit) for end in verdict.interval)
         growth += f"<br><span class='quiet'>{low} to {high}</span>"
+    left = _text(time_left(verdict.time_to_limit_s))
     return (
         f"<tr><td class='{css}'>{verdict.verdict}</td><td>{_name(member)}</td><td>{_text(verdict.labels.kind)}</td>"
-        f"<td class='n'>{growth}</td><td>{_text(verdict.shape)}</td><td>{_text(verdict.reason)}</td></tr>"
+        f"<td class='n'>{growth}</td><td class='n'>{left}</td>"
+        f"<td>{_text(verdict.shape)}</td><td>{_text(verdict.reason)}</td></tr>"
     )
 
 

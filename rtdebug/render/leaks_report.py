@@ -11,7 +11,7 @@ from rtdebug.leaks.findings import Finding
 from rtdebug.leaks.reason import quantity
 from rtdebug.leaks.series import NS_PER_S
 from rtdebug.leaks.site_growth import SiteGrowth
-from rtdebug.leaks.verdict import NO_LEAK, TOO_SHORT, VERDICTS, Judged, Verdict
+from rtdebug.leaks.verdict import LEAK, NO_LEAK, SUSPECT, TOO_SHORT, VERDICTS, Judged, Verdict
 from rtdebug.render.columns import align, wrap
 from rtdebug.render.escape import escape
 from rtdebug.render.jsonl import encode_object, format_time_utc
@@ -23,6 +23,8 @@ _HEADER = ("VERDICT", "NAME", "KIND", "GROWTH/H", "AT LEAST", "SINCE", "TO LIMIT
 _RIGHT = frozenset({3, 4, 6})
 _WIDTH = 110
 _MOST_REASONS = 30
+_MOST_GROWING = 10
+_MOST_NOTES = 5
 _FAR_S = 10 * 365 * 86400
 _STYLES = {VERDICTS[0]: Style.ALARM, VERDICTS[1]: Style.FAILED}
 
@@ -108,7 +110,19 @@ def change_line(judged: Judged, time_ns: int) -> str:
     verdict = judged.verdict
     at = datetime.fromtimestamp(time_ns / NS_PER_S).strftime("%H:%M:%S")
     name, kind = escape(_name(verdict), 40), escape(verdict.labels.kind)
-    return f"{at}  {verdict.verdict:<17}  {name}  {kind}: {escape(verdict.reason)}"
+    rate = ""
+    if verdict.verdict in (LEAK, SUSPECT) and verdict.growth_per_hour is not None:
+        rate = f", {quantity(verdict.growth_per_hour, verdict.labels.unit)}/h"
+        if (left := time_left(verdict.time_to_limit_s)) != UNKNOWN:
+            rate += f", limit {left}" if left == "reached" else f", limit in {left}"
+    return f"{at}  {verdict.verdict:<17}  {name}  {kind}{rate}: {escape(verdict.reason)}"
+
+
+def watch_line(judged: Sequence[Judged]) -> str:
+    """Return what `leaks watch` says first: how many series there are, and how many of each verdict."""
+    verdicts = Counter(each.verdict.verdict for each in judged)
+    counts = ", ".join(f"{verdicts[name]} {name}" for name in VERDICTS if verdicts[name])
+    return f"Watching {len(judged)} series: {counts or 'nothing recorded yet'}. Ctrl-C to stop."
 
 
 def _findings(found: Sequence[Finding], width: int, colour: bool) -> Iterator[str]:
@@ -134,12 +148,13 @@ def _row(finding: Finding) -> tuple[str, ...]:
         UNKNOWN if growth is None else quantity(growth, unit),
         UNKNOWN if interval is None or interval[0] <= 0 else quantity(interval[0], unit),
         _short_time(verdict.since_ns),
-        _time_left(left),
+        time_left(left),
         verdict.shape,
     )
 
 
-def _time_left(left_s: float | None) -> str:
+def time_left(left_s: float | None) -> str:
+    """Return how long until the limit; `-` without one, or in more than ten years."""
     if left_s is None or left_s > _FAR_S:
         return UNKNOWN
     return format_duration(int(left_s * NS_PER_S)) if left_s > 0 else "reached"
@@ -189,16 +204,44 @@ def _rest(judged: Sequence[Judged], has_findings: bool, every: bool) -> Iterator
         return
     verdicts = Counter(each.verdict.verdict for each in judged)
     if not has_findings:
-        yield "No leak found."
+        yield _nothing_found(verdicts)
     if verdicts[NO_LEAK]:
         shapes = Counter(each.verdict.shape for each in judged if each.verdict.verdict == NO_LEAK)
         named = ", ".join(f"{count} {name}" for name, count in shapes.most_common())
         yield f"{verdicts[NO_LEAK]} series without a leak: {named}."
     if verdicts[TOO_SHORT]:
-        example = next(each.verdict.reason for each in judged if each.verdict.verdict == TOO_SHORT)
-        yield f"{verdicts[TOO_SHORT]} series too short to tell, such as: {example}."
+        yield from _too_short([each.verdict for each in judged if each.verdict.verdict == TOO_SHORT])
+    yield from _input_notes([each.verdict for each in judged if each.verdict.verdict in (NO_LEAK, TOO_SHORT)])
     if not every and (verdicts[NO_LEAK] or verdicts[TOO_SHORT]):
         yield "All of them: --all"
+
+
+def _input_notes(verdicts: Sequence[Verdict]) -> Iterator[str]:
+    """What was wrong with the input of series that have no row; those of findings stand beside them."""
+    notes = [f"{_name(verdict)} {verdict.labels.kind}: {note}" for verdict in verdicts for note in verdict.notes]
+    yield from (f"note: {escape(note)}" for note in notes[:_MOST_NOTES])
+    if len(notes) > _MOST_NOTES:
+        yield f"note: and {len(notes) - _MOST_NOTES} more: -o json has them"
+
+
+def _nothing_found(verdicts: Counter[str]) -> str:
+    """No leak found, or nothing that could be."""
+    if not verdicts[TOO_SHORT]:
+        return "No leak found."
+    return "No leak found in what can be judged." if verdicts[NO_LEAK] else "Too short to tell whether anything leaks."
+
+
+def _too_short(verdicts: Sequence[Verdict]) -> Iterator[str]:
+    """How many, and those that grow so far: there may be no time to wait for a verdict."""
+    growing = [each for each in verdicts if each.grown is not None and each.labels.process is None]
+    growing.sort(key=lambda each: (each.labels.unit != "bytes", -(each.grown or 0.0)))
+    example = "" if growing else f", such as: {verdicts[0].reason}"
+    yield f"{len(verdicts)} series too short to tell{example}."
+    for each in growing[:_MOST_GROWING]:
+        yield f"  {escape(_name(each), 40)} {escape(each.labels.kind)}: {escape(each.reason)}"
+    if len(growing) > _MOST_GROWING:
+        yield f"  and {len(growing) - _MOST_GROWING} more that grow so far"
+    yield "Record for longer; --min-span 5m judges sooner, and takes a warm-up for a leak."
 
 
 def _cluster_fields(group: Cluster) -> dict[str, Value]:

@@ -19,7 +19,7 @@ from rtdebug.render.escape import escape
 from rtdebug.render.jsonl import encode_object
 from rtdebug.render.oom_verdict import fill
 from rtdebug.render.terminal import Style, paint
-from rtdebug.render.units import UNKNOWN, format_bytes, format_duration, format_value, short_id, short_path
+from rtdebug.render.units import UNKNOWN, counted, format_bytes, format_duration, format_value, short_id, short_path
 from rtdebug.tracing.line import Value
 
 _NO_LIMIT = "none"
@@ -180,7 +180,7 @@ def _needs(demand: Demand) -> str:
 
 
 def _probe_text(probe: ProbeResult) -> str:
-    steps = "1 step" if len(probe.steps) == 1 else f"{len(probe.steps)} steps"
+    steps = counted(len(probe.steps), "step")
     way = f"by {probe.way}, then put back: {probe.reason}"
     if not probe.measured:
         return f"{steps} {way}. That says nothing of what it needs: try again when the host is calm"

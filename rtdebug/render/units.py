@@ -57,6 +57,11 @@ def format_count(count: int | None) -> str:
     return UNKNOWN if count is None else f"{count:,}"
 
 
+def counted(count: int, noun: str) -> str:
+    """`1 kill`, `2 kills`."""
+    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
+
+
 def format_rate(per_second: float | None) -> str:
     """Events per second: `0.4/s`, `1,234/s`."""
     if per_second is None:

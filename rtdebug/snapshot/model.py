@@ -166,6 +166,8 @@ class SharedMemory:
     """Whether its SysV segments could be read."""
     unseen_pids: tuple[int, ...]
     """Processes that could not be asked whether they use it."""
+    cut: tuple[str, ...] = ()
+    """Mounts with more files than are read: the rest is missing."""
 
 
 @dataclass(frozen=True, slots=True)

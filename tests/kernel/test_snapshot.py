@@ -21,10 +21,11 @@ from rtdebug.host.cgroup import find_memory_hierarchy
 from rtdebug.host.descriptors import FdKind
 from rtdebug.host.maps import MappingKind
 from rtdebug.host.memcg import read_memory
+from rtdebug.host.mounts import read_mountinfo
 from rtdebug.snapshot.accounting import account
 from rtdebug.snapshot.archive import read_archive, write_archive
 from rtdebug.snapshot.diff import Fate, Subject, compare
-from rtdebug.snapshot.freeze import find_freezer, frozen
+from rtdebug.snapshot.freeze import Freezer, find_freezer, frozen
 from rtdebug.snapshot.processes import Reading, read_processes
 from rtdebug.snapshot.take import SnapshotOptions, take_snapshot
 from tests.kernel.runtime_fixtures import FILL_BYTES, make_rootfs, wait_for
@@ -279,10 +280,56 @@ def test_it_is_thawed_whenever_it_is_killed(holder):
     assert met_frozen  # else this has shown nothing
 
 
+@contextmanager
+def unified_freezer():
+    """A process in a cgroup of the v2 hierarchy, which needs no controller for it."""
+    mount = next((Path(each.mount_point) for each in read_mountinfo() if each.fstype == "cgroup2"), None)
+    if mount is None:
+        pytest.skip("no cgroup v2 hierarchy is mounted here")
+    folder = mount / f"rtdebug-freeze-{os.getpid()}"
+    folder.mkdir()
+    try:
+        with running("sleep", "1000") as process:
+            (folder / "cgroup.procs").write_text(str(process.pid))
+            yield Freezer(folder, 2)
+    finally:
+        remove_cgroup(folder)
+
+
+def remove_cgroup(folder):
+    def removed():
+        try:
+            folder.rmdir()
+        except OSError:  # its process is not quite gone
+            return False
+        return True
+
+    wait_for(removed, f"{folder} to be empty")
+
+
+def test_the_freezer_of_cgroup_v2():
+    with unified_freezer() as freezer:
+        with frozen(freezer):
+            assert freezer.is_frozen()
+        assert is_thawed(freezer)()
+        pid = in_session_of_its_own(lambda: hold(freezer))
+        wait_for(freezer.is_frozen, "the cgroup to be frozen")
+        kill_group(pid)
+        wait_for(is_thawed(freezer), "the watchdog to thaw it", timeout_s=3)
+        freezer.freeze()
+        wait_for(freezer.is_frozen, "the cgroup to be frozen")
+        with frozen(freezer):
+            pass
+        assert freezer.is_frozen()  # somebody else's
+        freezer.thaw()
+
+
 def test_it_is_thawed_if_the_watchdog_is_killed(holder):
     freezer = freezer_of(holder)
+    children = Path(f"/proc/self/task/{os.getpid()}/children")
+    before = set(children.read_text().split())
     with pytest.raises(RtdebugError), frozen(freezer):
-        (watchdog,) = map(int, Path(f"/proc/self/task/{os.getpid()}/children").read_text().split())
+        (watchdog,) = map(int, set(children.read_text().split()) - before)
         assert freezer.is_frozen()
         os.kill(watchdog, signal.SIGKILL)
     assert is_thawed(freezer)()
@@ -426,3 +473,24 @@ def test_many_processes_are_read_by_helpers():
             assert seen[-1] == (41, 41)
         finally:
             Path(file).unlink()
+
+
+def test_a_full_disk_leaves_no_half_file_and_shows_what_was_seen(runc, tmp_path):
+    box = runc.start(script="sleep 1000")
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=4k", "rtdebug-full", tmp_path], check=True)
+    try:
+        done = rtdebug("snapshot", box.id, "--file", tmp_path / "a.tar.gz", status=1)
+        assert "No space left" in done.stderr and "Where it is" in done.stdout
+        assert json.loads(rtdebug("snapshot", box.id, "--file", tmp_path / "a", "-o", "json", status=1).stdout)
+        assert list(tmp_path.iterdir()) == []
+    finally:
+        subprocess.run(["umount", tmp_path], check=True)
+
+
+def test_without_root_the_error_says_so(runc):
+    box = runc.start(script="sleep 1000")
+    nobody = ["setpriv", "--reuid", "65534", "--regid", "65534", "--clear-groups", "env", "HOME=/nonexistent"]
+    done = subprocess.run(
+        [*nobody, sys.executable, "-m", "rtdebug", "snapshot", box.id], capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode == 4 and "without root" in done.stderr

@@ -431,12 +431,39 @@ def test_a_log_that_never_ends_can_be_left(option, number):
     assert b"Traceback" not in said
 
 
+@pytest.mark.parametrize(
+    ("status", "has_cgroup", "words"),
+    [
+        ("running", True, "100 MiB in use with a limit of 400 MiB (60% anon)"),  # cgroup:PATH: without a first process
+        ("stopped", True, "100 MiB in use"),  # a cgroup without processes still holds memory
+        ("stopped", False, "does not run now"),
+        ("running", False, "no memory cgroup of its own"),  # the root
+    ],
+)
+def test_what_is_said_of_its_state(tmp_path, status, has_cgroup, words):
+    target = replace(WEB, pid=None, status=status)
+    facts = World(tmp_path).facts(container=target)
+    if not has_cgroup:
+        facts = replace(facts, limits=None, before=None, now=None)
+    assert words in " ".join(diagnosis_page("x", facts, ()))
+
+
+def test_a_process_of_the_host_is_not_blamed_for_the_volumes_of_containers(tmp_path):
+    path = f"/var/lib/containers/storage/overlay-containers/{'a' * 64}/userdata/shm"
+    kept = Volume(VolumeKind.RUNTIME, host_path=path)
+    full = mount(path, 8, 8, volume=kept)
+    assert rules(World(tmp_path).facts(shm=report(mount(), full))) == set()
+    inside = replace(full, path="/dev/shm")
+    assert "shm-full" in rules(World(tmp_path / "b").facts(shm=report(inside)))
+
+
 def test_what_was_left_behind_is_removed_before_it_is_made_larger(tmp_path):
     full = World(tmp_path).facts(shm=report(mount(size=64, used=64), objects=(left_behind(60),)))
     change = next(each.change for each in diagnose(full) if each.rule == "shm-full")
     assert "--remove-orphans" in change[0]
     assert "--shm-size" in change[1]
-    elsewhere = World(tmp_path / "b").facts(shm=report(mount(size=64, used=64), objects=(left_behind(60, device_id=1),)))
+    others = left_behind(60, device_id=1)
+    elsewhere = World(tmp_path / "b").facts(shm=report(mount(size=64, used=64), objects=(others,)))
     change = next(each.change for each in diagnose(elsewhere) if each.rule == "shm-full")
     assert "--shm-size" in change[0]
 

@@ -5,9 +5,10 @@ import pandas as pd
 import pytest
 
 from rtdebug.leaks.batch import gather
-from rtdebug.leaks.compare import FASTER, ONLY_NEW, SAME, SLOWER, UNKNOWN, compare, compare_sites
+from rtdebug.leaks.compare import FASTER, ONLY_BASE, ONLY_NEW, SAME, SLOWER, UNKNOWN, compare, compare_sites
 from rtdebug.leaks.rules import DEFAULT
 from rtdebug.leaks.site_growth import site_growth
+from rtdebug.render.leaks_compare import compare_table
 from tests.unit.leak_series import BEGIN_S, MIB, cgroup_rows, leaking, process_rows, steady, write_segment
 
 COUNT = 2400
@@ -52,7 +53,34 @@ def test_a_service_that_is_new_and_one_too_short(tmp_path):
     assert len(base) > 0
     new = recording(tmp_path / "new", web=leaking(COUNT), db=steady(COUNT), cache=steady(COUNT))
     found = changes(base, new)
-    assert found["cache", "anon"].change in (ONLY_NEW, UNKNOWN)
+    assert found["cache", "anon"].change == ONLY_NEW
+    assert found["db", "anon"].change == UNKNOWN  # it is in both: never "only in new"
+    assert changes(new, base)["db", "anon"].change == UNKNOWN
+
+
+def test_one_that_lived_shortly_hides_no_other(tmp_path):
+    base = recording(tmp_path / "base", web=leaking(COUNT, growth=20 * MIB), job=steady(COUNT)[:12])
+    new = recording(tmp_path / "new", web=leaking(COUNT, growth=220 * MIB, seed=2), job=steady(COUNT)[:12])
+    assert changes(base, new)["web", "anon"].change == FASTER
+
+
+def test_sites_that_were_not_recorded_are_not_known(tmp_path, capsys):
+    leak = sites({"leak\nmain": MIB / 4})
+    for change, base, new in ((ONLY_NEW, [], leak), (ONLY_BASE, leak, [])):
+        (found,) = compare_sites(base, new, 4 * MIB)
+        assert (found.change, found.difference_per_hour) == (change, None)
+        assert found.base is None or found.new is None
+    text = compare_table([], compare_sites([], leak, 4 * MIB), ())
+    assert "BASE was recorded without allocation sites" in text
+    assert "grows faster" not in text.replace("Nothing grows faster", "").replace("anything grows faster", "")
+
+
+def test_what_cannot_be_told_is_counted_not_listed(tmp_path):
+    base = recording(tmp_path / "base", **{f"c{number}": steady(60) for number in range(40)})
+    text = compare_table(compare(base, base, DEFAULT), [], ())
+    assert len(text.splitlines()) < 5
+    assert "Too short to tell" in text
+    assert "--min-span" in text
 
 
 def sites(slopes, count=50):

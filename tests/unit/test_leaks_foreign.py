@@ -2,6 +2,7 @@
 
 import json
 import random
+import time
 
 import numpy as np
 import pytest
@@ -192,6 +193,33 @@ def test_rows_that_do_not_fit_are_said(read):
     (series,) = read(f"time,mib\n{T0.format(0)},5\n{T0.format(1)},5,7,9\n{T0.format(2)},5\n")
     assert len(series.value) == 2
     assert any("too many columns" in note for note in series.notes)
+
+
+def test_a_number_without_a_unit_among_others_is_left_out_and_said(read):
+    rows = "".join(f"{T0.format(at)},{'90' if at % 3 else '7MiB'}\n" for at in range(30))
+    (series,) = read("time,m\n" + rows)
+    assert set(values(series)) == {7 * MIB}
+    assert any("20 values without a unit" in note for note in series.notes)
+    (said,) = read("time,m\n" + rows, unit="MiB")
+    assert set(values(said)) == {7 * MIB, 90 * MIB}
+
+
+@pytest.mark.parametrize("number", ["100000000,5", "100,000,000", "'1.234,5'"])
+def test_marks_of_other_countries_are_named(read, number):
+    with pytest.raises(UsageProblem) as caught:
+        read(f'time;m_bytes\n{T0.format(0)};"{number}"\n{T0.format(1)};"{number}"\n')
+    assert number in caught.value.message
+    assert "decimal point" in caught.value.hint
+
+
+def test_a_large_long_form_is_read_in_seconds(read):
+    """A day of many containers in one file: cost must not be per row of Python."""
+    rows = "".join(f"{1_760_000_000 + at},c{name},{name * MIB + at}\n" for at in range(200) for name in range(1000))
+    began = time.process_time()
+    found = read("time,name,mem_bytes\n" + rows)
+    assert time.process_time() - began < 10
+    assert [len(series.value) for series in found] == [200] * 1000
+    assert {series.labels.name: series.value[0] for series in found}["c7"] == 7 * MIB
 
 
 def test_noise_never_crashes(read):

@@ -122,10 +122,40 @@ def test_no_leak(tmp_path, capsys):
     assert "No series" in (tmp_path / "page.html").read_text()
 
 
+def test_too_short_is_not_said_to_be_well(tmp_path, capsys):
+    """At 3 a.m. somebody records three minutes: what grows so far is named, with the time that is left."""
+    folder, page_path = tmp_path / "store", tmp_path / "page.html"
+    values = {"calm": steady(30), "fast": leaking(30, growth=200 * MIB)}
+    rows = cgroup_rows(values)
+    write_segment(folder, "cgroups", [row | {"limit_bytes": 512 * MIB} for row in rows], BEGIN_S)
+    assert run(["leaks", "report", str(folder), "--html", str(page_path)]) == 0
+    text = capsys.readouterr().out
+    assert "No leak found" not in text
+    assert "Too short to tell" in text
+    assert "--min-span" in text
+    (line,) = [line for line in text.splitlines() if "so far it grew by" in line]
+    assert "fast anon" in line
+    assert "its limit is reached in" in line
+    assert "too short to tell" in page_path.read_text()
+    assert "No series" not in page_path.read_text()
+
+
+def test_watch_says_what_it_watches(tmp_path, capsys):
+    folder = tmp_path / "store"
+    values = {"calm": steady(COUNT), "leaky": leaking(COUNT)}
+    rows = [row | {"limit_bytes": 1024 * MIB} for row in cgroup_rows(values)]
+    write_segment(folder, "cgroups", rows, BEGIN_S)
+    assert run(["leaks", "watch", str(folder), "--duration", "100ms"]) == 0
+    out, err = capsys.readouterr()
+    assert "series: 1 leak, " in err
+    (line,) = out.splitlines()
+    assert "MiB/h, limit in " in line
+
+
 @pytest.mark.parametrize(
     ("arguments", "status", "message"),
     [
-        (["report", "{tmp}/missing"], 1, "missing"),
+        (["report", "{tmp}/missing"], 2, "missing"),
         (["report", "{tmp}"], 2, "nothing recorded"),
         (["report", "{tmp}/x.csv"], 2, "no column of times"),
         (["report", "--min-span", "soon"], 2, "duration"),

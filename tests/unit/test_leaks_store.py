@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import json
 import os
 import signal
 import stat
@@ -15,8 +17,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from rtdebug.errors import UsageProblem
+from rtdebug.leaks.batch import gather
 from rtdebug.leaks.segments import find_segments, parse_segment
 from rtdebug.leaks.store import read_series, read_table
+from rtdebug.leaks.streaming import Follower
 from rtdebug.leaks.tables import CGROUPS, FIGURES, PROCESSES, SITES, TABLES, TEXTS
 from rtdebug.leaks.writer import StoreWriter
 from tests.conftest import ROOT
@@ -223,6 +227,55 @@ def test_what_cannot_be_read_is_said(tmp_path: Path) -> None:
     series = read_series([tmp_path])
     assert series.cgroups["anon_bytes"].tolist() == [1]
     assert [note.partition(": ")[0] for note in series.notes] == [str(tmp_path / "cgroups-red-17-17.parquet")]
+
+
+def damaged(folder: Path) -> None:
+    """Everything that can lie in a store beside segments, under names as theirs."""
+    names = (f"cgroups-red-{number}-17" for number in itertools.count(17))
+    (folder / f"{next(names)}.parquet").write_bytes(b"")
+    (folder / f"{next(names)}.arrows").write_bytes(b"\xff" * 300)
+    (folder / f"{next(names)}.parquet").symlink_to("/etc/passwd")
+    (folder / f"{next(names)}.parquet").symlink_to(f"{next(names)}.parquet")
+    (folder / f"{next(names)}.parquet").mkdir()
+    os.mkfifo(folder / f"{next(names)}.arrows")
+    os.mkfifo(folder / f"processes-{next(names)[8:]}.parquet")
+    (folder / "loop").symlink_to(folder)
+    (folder / "cgroups-\x1b[31m-17-17.parquet").write_bytes(b"x")
+    for columns in ({"foo": [1]}, {"time_ns": ["a"], "host": [1], "anon_bytes": ["x"]}, {"time_ns": [None]}):
+        pq.write_table(pa.table(columns), folder / f"{next(names)}.parquet")
+
+
+@pytest.mark.parametrize("command", ["report", "watch", "compare"])
+def test_whatever_lies_in_a_store(tmp_path: Path, command: str) -> None:
+    """It is never waited for (a FIFO), never a crash, and what is whole is read all the same."""
+    with writer(tmp_path) as out:
+        out.add("cgroups", [cgroup_row(at * 10, (at + 1) * MIB) for at in range(50)])
+    damaged(tmp_path)
+    arguments = {"report": ["-o", "json"], "watch": ["--duration", "100ms"], "compare": [str(tmp_path), "-o", "json"]}
+    done = subprocess.run(
+        [sys.executable, "-m", "rtdebug", "leaks", command, str(tmp_path), *arguments[command]],
+        capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    if command == "report":
+        document = json.loads(done.stdout)
+        assert any(series["kind"] == "anon" and series["samples"] == 50 for series in document["series"])
+        assert len(document["notes"]) >= 4
+
+
+def test_a_container_that_vanished_while_it_was_sampled(tmp_path: Path) -> None:
+    """Its anon is null in one segment, and in another of the same store it is known of all: both count."""
+    for first, gone in ((0, False), (50, True), (100, False)):
+        rows = [cgroup_row(at * 10, (at + 1) * MIB) for at in range(first, first + 50)]
+        if gone:
+            rows.append(cgroup_row(first * 10, None, container="gone"))
+        with writer(tmp_path) as out:
+            out.add("cgroups", rows)
+    items, _ = gather([tmp_path])
+    (anon,) = [item for item in items if item.labels.kind == "anon"]
+    assert anon.buckets.samples == 150
+    follower = Follower([tmp_path])
+    assert len(follower.poll()) == len(items)
 
 
 def test_columns_that_a_file_lacks_are_null_and_new_ones_are_left_out(tmp_path: Path) -> None:

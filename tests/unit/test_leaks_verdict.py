@@ -1,5 +1,7 @@
 """Verdicts: of each shape, of what survives its excuses, and of input that nothing can be said about."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -157,6 +159,46 @@ def test_the_floor_in_bytes_is_a_parameter():
     assert verdict_of(value).verdict == NO_LEAK
     small = series(value)
     assert judge_series(small, DEFAULT.with_floors(None, MIB)).verdict.verdict == LEAK
+
+
+@pytest.mark.parametrize("constants", [1.5, 2, 2.5])
+@pytest.mark.parametrize("growth", [60 * MIB, 600 * MIB])
+def test_a_warm_up_that_is_not_over_is_no_leak(constants, growth):
+    """However steady its last part is: the whole slows down."""
+    at = np.arange(4000) / 4000
+    verdict = verdict_of(200 * MIB + growth * (1 - np.exp(-constants * at)) + noise(4000, growth / 100))
+    assert (verdict.verdict, "slows down" in verdict.reason) == (SUSPECT, True)
+
+
+@pytest.mark.parametrize("warm_up", [30 * MIB, 100 * MIB, 300 * MIB])
+def test_a_leak_after_a_warm_up(warm_up):
+    at = np.arange(4000) / 4000
+    value = 200 * MIB + warm_up * (1 - np.exp(-at / 0.03)) + 200 * MIB * at + noise(4000, 2 * MIB)
+    assert verdict_of(value).verdict == LEAK
+
+
+@pytest.mark.parametrize("bursts", [10, 20, 40])
+def test_a_leak_in_bursts_never_falls(bursts):
+    random = np.random.default_rng(bursts)
+    steps = np.zeros(4000)
+    steps[random.integers(50, 3950, bursts)] = random.uniform(5, 15, bursts) * MIB
+    assert verdict_of(200 * MIB + np.cumsum(steps) + noise(4000, MIB)).verdict == LEAK
+
+
+def test_three_deploys_that_need_more_are_no_leak():
+    steps = np.zeros(4000)
+    steps[[900, 1900, 3000]] = 40 * MIB
+    assert verdict_of(200 * MIB + np.cumsum(steps) + noise(4000, MIB)).verdict != LEAK
+
+
+def test_falls_in_a_file_may_be_restarts():
+    """A collector and a crash loop look the same there; a store knows its restarts."""
+    teeth = 100 * MIB + 300 * MIB * ((np.arange(4000) / 4000 * 9.3) % 1) + noise(4000, MIB)
+    verdict = verdict_of(teeth)
+    assert (verdict.verdict, "if its falls are restarts" in verdict.reason) == (NO_LEAK, True)
+    made = series(teeth)
+    stored = replace(made, labels=replace(made.labels, container_id="c1"))
+    assert "restarts" not in judge_series(stored).verdict.reason
 
 
 def test_nothing_and_zeros():
