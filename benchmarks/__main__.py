@@ -34,6 +34,7 @@ BENCHMARKS = (
     "leaks_record",
     "leaks.evidence",
     "leaks.scale",
+    "export",
 )
 """Each is a module of this folder with a function measure()."""
 

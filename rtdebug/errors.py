@@ -36,3 +36,7 @@ class TargetError(RtdebugError):
 
 class NotRunning(TargetError):
     """The container is known, and does not run now."""
+
+
+class AmbiguousTarget(TargetError):
+    """Several containers that run are called so."""

@@ -64,9 +64,9 @@ def command(
     """
     from rtdebug.diagnose.ask import diagnose_all, diagnose_one, read_messages
     from rtdebug.errors import UsageProblem
-    from rtdebug.host.stopping import waiting
     from rtdebug.render.diagnose import diagnosis_json, diagnosis_page, summary_table
     from rtdebug.render.escape import escape
+    from rtdebug.render.progress import Progress
     from rtdebug.render.terminal import terminal_width, use_colour
 
     if (target is None) == (not whole_host):
@@ -77,12 +77,12 @@ def command(
     def notice(text: str) -> None:
         click.echo(f"rtdebug: {escape(text)}", err=True)
 
-    with waiting() as wait:
-        if target is not None:
-            messages = read_messages(app_log) if app_log else ()
-            diagnoses = [(target, *diagnose_one(target, runc_roots, kernel_logs, messages, sample_s, wait, notice))]
-        else:
-            diagnoses = list(diagnose_all(runc_roots, kernel_logs, sample_s, wait, notice))
+    if target is not None:
+        messages = read_messages(app_log) if app_log else ()
+        diagnoses = [(target, *diagnose_one(target, runc_roots, kernel_logs, messages, sample_s, notice))]
+    else:
+        with Progress("containers") as progress:
+            diagnoses = list(diagnose_all(runc_roots, kernel_logs, sample_s, notice, progress))
     for name, facts, findings in diagnoses if output == "json" else ():
         click.echo(diagnosis_json(name, facts, findings), nl=False)
     if output == "table" and whole_host:

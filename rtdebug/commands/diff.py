@@ -65,12 +65,15 @@ def command(
 def _twice(target: str, interval_s: float, runc_roots: tuple[Path, ...]) -> tuple[Snapshot, Snapshot]:
     from rtdebug.containers.resolve import find_container
     from rtdebug.render.escape import escape
+    from rtdebug.render.progress import Progress
     from rtdebug.snapshot.take import take_snapshot
 
     container, notes = find_container(target, runc_roots)
     for note in notes:
         click.echo(f"note: {escape(note)}", err=True)
-    first = take_snapshot(container)
+    with Progress("processes read") as progress:
+        first = take_snapshot(container, progress=progress)
     click.echo(f"waiting {interval_s:g} s; Ctrl-C to give up", err=True)
-    time.sleep(interval_s)
-    return first, take_snapshot(container)
+    time.sleep(max(0.0, interval_s - first.took_ns / 1e9))
+    with Progress("processes read") as progress:
+        return first, take_snapshot(container, progress=progress)

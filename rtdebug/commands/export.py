@@ -142,7 +142,7 @@ def command(
             hierarchy,
             selection.containers,
             counters,
-            None if no_trace else TraceProcess(counters, notice),
+            None if no_trace else TraceProcess(counters, notice, interval_s),
             interval_s=interval_s,
             baselines=baselines,
         )

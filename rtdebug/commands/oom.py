@@ -131,7 +131,7 @@ def _show(places: Places, selection: Selection, output: str) -> None:
     with Progress("MiB read") as progress:
         shown = show_episodes(gather(places, selection, owner, progress), output, sys.stdout)
     if not shown:
-        for text in (f"no OOM kill in {places}", *userspace_lines(gather_userspace(places))):
+        for text in (selection.nothing_in(places), *userspace_lines(gather_userspace(places))):
             click.echo(f"rtdebug: {escape(text)}", err=True)
 
 
@@ -151,7 +151,7 @@ def _show_clusters(places: Places, selection: Selection, output: str) -> None:
     elif clusters:
         click.echo(clusters_table(clusters), nl=False)
     else:
-        click.echo(escape(f"rtdebug: no OOM kill in {places}"), err=True)
+        click.echo(escape(f"rtdebug: {selection.nothing_in(places)}"), err=True)
 
 
 def _watch(container: str | None, keep: int | None, keep_dir: Path, output: str) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 import click
 
 from rtdebug.commands.options import output_option, runc_root_option, target_argument
+from rtdebug.errors import RtdebugError
 
 
 @click.command("snapshot")
@@ -51,28 +52,35 @@ def command(
       rtdebug snapshot pod/shop/cart -o json | jq .accounting
     """
     from rtdebug.containers.resolve import find_container
+    from rtdebug.host.placing import refuse_taken
     from rtdebug.render.escape import escape
     from rtdebug.render.progress import Progress
     from rtdebug.render.snapshot import render_overview
     from rtdebug.render.snapshot_pages import snapshot_json
     from rtdebug.render.terminal import terminal_width, use_colour
     from rtdebug.render.units import format_bytes
-    from rtdebug.snapshot.archive import default_path, refuse_existing, write_archive
+    from rtdebug.snapshot.archive import write_archive, write_archive_here
     from rtdebug.snapshot.take import SnapshotOptions, take_snapshot
 
-    refuse_existing(file, force)
+    if file is not None:
+        refuse_taken(file, force)  # before the work is done
     container, notes = find_container(target, runc_roots)
     for note in notes:
         click.echo(f"note: {escape(note)}", err=True)
     options = SnapshotOptions(with_environ=with_environ, freeze=freeze, inside=inside)
     with Progress("processes read") as progress:
         snapshot = take_snapshot(container, options=options, progress=progress)
-    path = file or default_path(snapshot)
-    size_bytes = write_archive(snapshot, path)
+    try:
+        problem = None
+        path, size_bytes = (file, write_archive(snapshot, file, force)) if file else write_archive_here(snapshot)
+    except RtdebugError as error:  # a full disk, perhaps: what was seen is shown all the same
+        problem = error
     if output == "json":
         click.echo(snapshot_json(snapshot), nl=False)
     else:
         width = terminal_width(sys.stdout) or 100
         click.echo("\n".join(render_overview(snapshot, width, use_colour(sys.stdout, os.environ))), color=True)
+    if problem is not None:
+        raise problem
     shown = escape(str(path))
     click.echo(f"{shown}: {format_bytes(size_bytes)}; all of it: rtdebug show {shown}", err=True)

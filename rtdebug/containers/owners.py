@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 
 from rtdebug.containers.cgroup_path import parse_cgroup_path
 from rtdebug.containers.model import Container
@@ -13,13 +14,25 @@ OwnerOf = Callable[[str], Container | None]
 
 
 def owners(containers: Iterable[Container]) -> OwnerOf:
-    """Return who knows the owner of every cgroup: of these containers, else as the path says."""
-    known = {container.cgroup: container for container in containers if container.cgroup not in (None, "/")}
+    """Return who knows the owner of every cgroup: of these containers, else as the path says.
+
+    A container that has no cgroup any more, for it is stopped, is known by the id in the path.
+    """
+    every = tuple(containers)
+    known = {container.cgroup: container for container in every if container.cgroup not in (None, "/")}
+    stopped = {container.id: container for container in every if container.cgroup is None}
 
     def owner(cgroup: str) -> Container | None:
-        return next((known[above] for above in ancestors(cgroup) if above in known), None) or owner_by_path(cgroup)
+        running = next((known[above] for above in ancestors(cgroup) if above in known), None)
+        return running or _named(owner_by_path(cgroup), stopped)
 
     return owner
+
+
+def _named(found: Container | None, stopped: Mapping[str, Container]) -> Container | None:
+    if found is None or found.id not in stopped:
+        return found
+    return replace(stopped[found.id], cgroup=found.cgroup, status=found.status)
 
 
 def owner_by_path(cgroup: str) -> Container | None:

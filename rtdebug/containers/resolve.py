@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import os
 import posixpath
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -12,13 +13,13 @@ from rtdebug.containers.cgroup_path import container_id_of_mounts
 from rtdebug.containers.inventory import NAMING_RUNTIMES, Inventory, list_containers
 from rtdebug.containers.model import Container
 from rtdebug.containers.roots import HostRoots
-from rtdebug.errors import HostUnable, NotRunning, TargetError, UsageProblem
+from rtdebug.errors import AmbiguousTarget, HostUnable, NotRunning, TargetError, UsageProblem
 from rtdebug.host.cgroup import ancestors, memory_cgroup_of, pids_of
 from rtdebug.host.mounts import read_mountinfo
 from rtdebug.host.process import is_running, namespace_id, read_comm, read_ids
 from rtdebug.host.text import parse_int
 
-__all__ = ["FORMS", "Inventory", "find_container", "list_containers", "note_on", "resolve"]
+__all__ = ["FORMS", "Inventory", "called", "find_container", "list_containers", "note_on", "resolve"]
 
 FORMS = (
     "an id or the beginning of one, a name, pod/NAMESPACE/NAME, runc:ID, docker:NAME, containerd:NAME, "
@@ -46,11 +47,14 @@ def find_container(
     inventory = list_containers(runc_roots, host, ask=ask)
     try:
         container = resolve(target, inventory)
-    except _UnknownError:
+    except _UnknownError as error:
         if ask == NAMING_RUNTIMES:
-            raise
+            raise _with_notes(error, inventory.notes) from None
         inventory = list_containers(runc_roots, host)  # all of them, for the error names what is near
-        container = resolve(target, inventory)
+        try:
+            container = resolve(target, inventory)
+        except _UnknownError as error:
+            raise _with_notes(error, inventory.notes) from None
     note = note_on(container)
     return container, (*inventory.notes, *([note] if note else []))
 
@@ -75,6 +79,24 @@ def resolve(target: str, inventory: Inventory) -> Container:
         known = [container for container in inventory.containers if container.runtime == form]
         return _named(target, rest, known, inventory)
     return _named(target, target, inventory.containers, inventory)
+
+
+def called(target: str, inventory: Inventory) -> tuple[Container, ...]:
+    """All containers that `target` names, whether they run or not; stopped ones as far as their runtime tells.
+
+    Of a pod all of its containers, the pause container aside. Nothing is raised for a name that nobody knows.
+    """
+    form, separator, rest = target.partition(":")
+    if target.startswith("pod/"):
+        return tuple(
+            container
+            for container in inventory.containers
+            if container.pod and f"pod/{container.namespace or ''}/{container.pod}" == target and not container.sandbox
+        )
+    if not separator or form not in (*_RUNTIMES, "runc"):
+        return tuple(_called(target, inventory.containers))
+    known = [each for each in inventory.containers if form in (each.runtime, "runc" if each.runc_root else None)]
+    return tuple(_called(rest, known)) if rest else ()
 
 
 def note_on(container: Container) -> str | None:
@@ -104,7 +126,19 @@ def _named(target: str, wanted: str, known: Sequence[Container], inventory: Inve
         return _the_one(target, found, inventory)
     if elsewhere := _called(wanted, inventory.containers):
         raise _UnknownError(f"no container {target!r}", _with_their_runtimes(elsewhere, wanted))
-    raise _UnknownError(f"no container {target!r}", _near_misses(target, wanted, inventory))
+    raise _UnknownError(f"no container {target!r}{_unseen()}", _near_misses(target, wanted, inventory))
+
+
+def _unseen() -> str:
+    """Runtimes keep what they know from other users: without root hardly any container is seen."""
+    return "" if os.geteuid() == 0 else " that can be seen without root"
+
+
+def _with_notes(error: TargetError, notes: Sequence[str]) -> TargetError:
+    """Whom we could not ask may know it."""
+    if not notes:
+        return error
+    return _UnknownError(f"{error.message}, as far as could be seen", "\n".join((*notes[:3], error.hint)))
 
 
 def _with_their_runtimes(containers: Sequence[Container], wanted: str) -> str:
@@ -129,7 +163,7 @@ def _called(wanted: str, known: Sequence[Container]) -> list[Container]:
 def _the_one(target: str, found: Sequence[Container], inventory: Inventory) -> Container:
     running = [container for container in found if container.is_running]
     if len(running) > 1:
-        raise TargetError(
+        raise AmbiguousTarget(
             f"{target!r} is ambiguous: {len(running)} running containers",
             f"say which one:\n{_listed(running)}",
         )
@@ -141,7 +175,8 @@ def _the_one(target: str, found: Sequence[Container], inventory: Inventory) -> C
 def _not_running(target: str, container: Container) -> TargetError:
     if container.status == "stopped":
         return NotRunning(
-            f"container {target!r} is stopped", "start it, wait for it with --follow, or give one of: rtdebug ps"
+            f"container {target!r} is stopped",
+            "`rtdebug diagnose` says why it died, `rtdebug trace --follow` waits for it, `rtdebug ps` lists what runs",
         )
     return TargetError(
         f"container {target!r} is {container.status!r}, but this host shows no process of it",

@@ -49,6 +49,13 @@ _PATTERNS: tuple[tuple[str | None, AppEvent, re.Pattern[str]], ...] = (
 )
 
 
+WORDS = (
+    *(b"shared memory", b"/torch_", b"/dev/shm", b"shm_open", b"NCCL", b"EmptyDir volume"),
+    *(b"DataLoader worker", b"Bus error", b"bus error", b"SIGBUS"),
+)
+"""No line that a pattern finds is without one of them: the rest of a large log is skipped fast."""
+
+
 def read_app_log(lines: Iterable[str]) -> Iterator[AppMessage]:
     """The lines that speak of shared memory, one message for each; the rest is skipped."""
     for line in lines:

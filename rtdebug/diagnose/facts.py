@@ -5,17 +5,18 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import TypeVar
 
 from rtdebug.containers.inventory import Inventory
 from rtdebug.containers.model import Container
+from rtdebug.containers.owners import owners
 from rtdebug.diagnose.app_log import AppMessage
 from rtdebug.errors import HostUnable, RtdebugError
 from rtdebug.host.cgroup import MemoryHierarchy
 from rtdebug.host.memcg import MemoryState, effective_limit, read_memory
 from rtdebug.host.meminfo import BuddyZone, read_buddyinfo, read_meminfo, read_vmstat
-from rtdebug.host.stopping import Wait
 from rtdebug.host.thp import ThpSettings, read_thp
 from rtdebug.limits.facts import place_of, read_facts
 from rtdebug.limits.problems import Facts as LimitFacts
@@ -63,7 +64,7 @@ class Facts:
     """What is known. None, or empty: not known, or it does not run."""
 
     container: Container | None
-    """None: only the kernel log knows it."""
+    """Stopped, or None: only logs know what became of it."""
     host: HostFacts
     shm: ShmReport | None = None
     limits: LimitFacts | None = None
@@ -101,36 +102,60 @@ class Facts:
         return _growth(self.before.vmstat, self.now.vmstat, names) if self.before and self.now else None
 
 
+class Around:
+    """What is the same for all containers of a host: read once, when it is first asked for."""
+
+    def __init__(self, inventory: Callable[[], Inventory], log: Places) -> None:
+        self._inventory = inventory
+        self.log = log
+
+    @cached_property
+    def inventory(self) -> Inventory:
+        """All containers. Raises as list_containers() does."""
+        return self._inventory()
+
+    @cached_property
+    def neighbours(self) -> Neighbours:
+        """What they may take together."""
+        return read_neighbours(self.inventory)
+
+    @cached_property
+    def episodes(self) -> tuple[OomEpisode, ...]:
+        """All OOM kills of the log. Raises as gather() does."""
+        return tuple(gather(self.log, Selection(), owners(self.inventory.containers)))
+
+
 @dataclass(frozen=True, slots=True)
 class Asked:
     """What a diagnosis is about."""
 
     target: str
     container: Container | None
-    """None: it does not run."""
+    """None: no runtime knows it."""
     hierarchy: MemoryHierarchy | None
-    log: Places
+    """None: it does not run."""
     messages: tuple[AppMessage, ...] = ()
+    ids: frozenset[str] = frozenset()
+    """Further ids that the target stands for."""
+    before: Moment | None = None
+    """A first look that is over already; None: it is taken now."""
 
 
-def read_diagnosis(
-    asked: Asked, inventory: Callable[[], Inventory], sample_s: float, wait: Wait, proc: Path = Path("/proc")
-) -> Facts:
-    """Look at everything. What cannot be read is left out and told in `notes`; nothing is changed."""
+def read_diagnosis(asked: Asked, around: Around, sample_s: float, proc: Path = Path("/proc")) -> Facts:
+    """Look at everything, `sample_s` long if there was no look before. What cannot be read is told in `notes`."""
     notes: list[str] = []
     container = asked.container
     limits = shm = before = now = None
-    if container is not None and asked.hierarchy is not None:
-        place = _try(notes, lambda: place_of(container, _known(asked.hierarchy)))
+    if container is not None and (hierarchy := asked.hierarchy) is not None:
+        place = _try(notes, lambda: place_of(container, hierarchy))
         if place is not None:
             limits = _try(notes, lambda: read_facts(place, proc))
-            before = _moment(place.path, proc)
-            wait(sample_s)
-            now = _moment(place.path, proc)
-    if container is not None:
-        shm = _try(notes, lambda: read_shm(container, asked.hierarchy, proc))
-    episodes = _try(notes, lambda: tuple(_episodes(asked))) or ()
-    neighbours = _try(notes, lambda: read_neighbours(inventory()))
+            before = asked.before or read_moment(place.path, proc)
+            time.sleep(0 if asked.before else sample_s)
+            now = read_moment(place.path, proc)
+        shm = _try(notes, lambda: read_shm(container, hierarchy, proc))
+    episodes = _try(notes, lambda: tuple(_episodes(asked, around.episodes))) or ()
+    neighbours = _try(notes, lambda: around.neighbours)
     return Facts(
         container=container,
         host=HostFacts(read_meminfo(proc), read_buddyinfo(proc), read_thp()),
@@ -156,18 +181,19 @@ def read_neighbours(inventory: Inventory) -> Neighbours:
     return Neighbours(len(limits), sum(known), len(limits) - len(known))
 
 
-def _episodes(asked: Asked) -> Iterator[OomEpisode]:
+def _episodes(asked: Asked, all_episodes: Sequence[OomEpisode]) -> Iterator[OomEpisode]:
     """By every name it has: the log knows ids and paths."""
     container = asked.container
-    names = {asked.target}
+    names = {asked.target, *asked.ids}
     if container is not None:
         names |= {name for name in (container.cgroup, container.id) if name}
-    for episode in gather(asked.log, Selection()):
+    for episode in all_episodes:
         if any(is_of_container(episode, name) for name in names - {"", "/"}):
             yield episode
 
 
-def _moment(path: Path, proc: Path) -> Moment | None:
+def read_moment(path: Path, proc: Path = Path("/proc")) -> Moment | None:
+    """One look at the counters; None if the cgroup has vanished."""
     memory = read_memory(path)
     return None if memory is None else Moment(time.monotonic_ns(), memory, read_vmstat(proc))
 
@@ -175,11 +201,6 @@ def _moment(path: Path, proc: Path) -> Moment | None:
 def _growth(before: Mapping[str, int], now: Mapping[str, int], names: Sequence[str]) -> int | None:
     known = [now[name] - before[name] for name in names if name in before and name in now]
     return sum(known) if known else None
-
-
-def _known(hierarchy: MemoryHierarchy | None) -> MemoryHierarchy:
-    assert hierarchy is not None
-    return hierarchy
 
 
 def _try(notes: list[str], look: Callable[[], T]) -> T | None:

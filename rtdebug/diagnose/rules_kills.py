@@ -9,6 +9,7 @@ from rtdebug.diagnose.finding import Finding, Severity
 from rtdebug.limits.settings import Level
 from rtdebug.oom.episode import OomEpisode
 from rtdebug.oom.schema import killed_of
+from rtdebug.shm.advice import times
 
 
 def oom_killed(facts: Facts) -> Iterator[Finding]:
@@ -20,11 +21,11 @@ def oom_killed(facts: Facts) -> Iterator[Finding]:
     yield Finding(
         "oom-killed",
         Severity.CRITICAL,
-        _sentence(last),
+        _sentence(last, len(facts.episodes)),
         {
             **evidence,
             "kills": len(facts.episodes),
-            "last": last.when.text if last.when else None,
+            "last": last.when.to_the_second,
             "victim": _victim(last),
             "limit_of": last.record.oom_memcg,
             "verdict": last.verdict.kind,
@@ -42,7 +43,7 @@ def oom_killed_by_counter(facts: Facts) -> Iterator[Finding]:
     yield Finding(
         "oom-killed-before",
         Severity.CRITICAL,
-        "its processes were OOM-killed {oom_kills} times since its cgroup was made; the kernel log no longer says how",
+        f"its processes were OOM-killed {times(kills)} since its cgroup was made; the kernel log no longer says how",
         {"oom_kills": kills, "limit_bytes": facts.limits.limit_bytes, "peak_bytes": memory.peak_bytes},
         ("rtdebug: rtdebug oom --watch --keep 20 keeps the next one in full", "rtdebug: rtdebug oom --journal"),
     )
@@ -78,9 +79,10 @@ def hung_at_the_limit(facts: Facts) -> Iterator[Finding]:
     )
 
 
-def _sentence(episode: OomEpisode) -> str:
+def _sentence(episode: OomEpisode, kills: int) -> str:
+    counted = "{kills} kills" if kills > 1 else "the only kill of it"
     owner = "the host" if episode.record.constraint == "global" else "the limit of {limit_of}"
-    return f"{{victim}} was OOM-killed ({{kills}} kills in the log), {owner} was reached: {episode.verdict.text}"
+    return f"{{victim}} was OOM-killed ({counted} in the log), {owner} was reached: {episode.verdict.text}"
 
 
 def _victim(episode: OomEpisode) -> str | None:

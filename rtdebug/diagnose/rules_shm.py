@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Iterator
 
 from rtdebug.diagnose.app_log import AppMessage
@@ -33,13 +34,25 @@ def shm_full(facts: Facts) -> Iterator[Finding]:
         used, size = mount.used_bytes, mount.size_bytes
         if used is None or not size or used < size * _FULL:
             continue
+        orphaned = _orphaned_bytes(facts, mount)
         advice = advise(MountPeak(mount, used, used))
+        cause = "{path} is full: who writes more gets 'No space left on device', who touches a mapped page 'Bus error'"
         yield Finding(
             "shm-full",
             Severity.CRITICAL,
-            "{path} is full: who writes more gets 'No space left on device', who touches a mapped page 'Bus error'",
-            {"path": mount.path, "size_bytes": size, "used_bytes": used, "left_bytes": size - used},
-            (*(advice.change if advice else ()), *_memory_for(facts, advice)),
+            f"{cause}; no process uses {{orphan_bytes}} of it any more" if orphaned else cause,
+            {
+                "path": mount.path,
+                "size_bytes": size,
+                "used_bytes": used,
+                "left_bytes": size - used,
+                "orphan_bytes": orphaned or None,
+            },
+            (
+                *(_removing(facts) if orphaned else ()),
+                *(advice.change if advice else ()),
+                *_memory_for(facts, advice),
+            ),
         )
 
 
@@ -112,13 +125,12 @@ def shm_orphans(facts: Facts) -> Iterator[Finding]:
     room = min((size for size in rooms if size), default=None)
     if not orphans or room is None or left < room * _ORPHANS_MUCH:
         return
-    name = facts.container.name or facts.container.id if facts.container else ""
     yield Finding(
         "shm-orphans",
         Severity.WARNING,
         "what no process uses any more holds {orphan_bytes} of shared memory: {orphans} of its objects",
         {"orphans": len(orphans), "orphan_bytes": left, "largest": orphans[0].name, "room_bytes": room},
-        (f"rtdebug: rtdebug shm {name} --remove-orphans",),
+        _removing(facts),
     )
 
 
@@ -203,7 +215,8 @@ def _is_below(cgroup: str, above: str) -> bool:
 
 def _writable(facts: Facts) -> Iterator[TmpfsMount]:
     for mount in facts.shm.mounts if facts.shm else ():
-        if not mount.read_only and not mount.covered and not mount.is_file and not _NOT_FOR_FILES.match(mount.path):
+        reachable = not mount.read_only and not mount.covered and not mount.is_of_others
+        if reachable and not mount.is_file and not _NOT_FOR_FILES.match(mount.path):
             yield mount
 
 
@@ -217,6 +230,17 @@ def _hungry_program(facts: Facts) -> str | None:
         if match:
             return match[0].lower()
     return None
+
+
+def _orphaned_bytes(facts: Facts, mount: TmpfsMount) -> int:
+    objects = facts.shm.objects if facts.shm else ()
+    mine = [each for each in objects if each.orphan and not each.shared and each.device_id == mount.device_id]
+    return sum(each.allocated_bytes or 0 for each in mine)
+
+
+def _removing(facts: Facts) -> tuple[str, ...]:
+    name = facts.container.name or facts.container.id if facts.container else ""
+    return (f"rtdebug: rtdebug shm {shlex.quote(name)} --remove-orphans",)
 
 
 def _app(messages: list[AppMessage]) -> str | None:

@@ -7,6 +7,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from rtdebug.containers.model import Container
+from rtdebug.containers.owners import OwnerOf, owner_by_path, owners
 
 Key = tuple[str, ...]
 """Name of a counter, then the values of its labels: ("sigbus", "tmpfs_full")."""
@@ -29,7 +30,7 @@ class LastKill:
 
 @dataclass(frozen=True, slots=True)
 class Delta:
-    """What happened in one container since the message before. No id: in none."""
+    """What happened in one container since the message before. No id: in none that the trace knew."""
 
     container_id: str | None
     container_name: str | None
@@ -76,9 +77,12 @@ class Counters:
         self._entries: OrderedDict[str, _Entry] = OrderedDict()
         """By container id, "" for no container; the longest dead first."""
         self._series = self._dropped = self._refused = 0
+        self._owner: OwnerOf = owner_by_path
 
     def add(self, delta: Delta) -> None:
-        """Count what happened."""
+        """Count what happened. Whose a cgroup is that the trace did not know, the running containers tell."""
+        if delta.container_id is None and delta.cgroup is not None and (owner := self._owner(delta.cgroup)):
+            delta = replace(delta, container_id=owner.id, container_name=owner.name, runtime=owner.runtime)
         entry = self._entry(delta)
         for key, count in delta.counts.items():
             key = self._bounded(entry, key)
@@ -93,6 +97,7 @@ class Counters:
     def see(self, containers: Iterable[Container]) -> None:
         """Learn which containers run now."""
         running = {container.id: container for container in containers}
+        self._owner = owners(running.values())
         for container_id, entry in self._entries.items():
             if container_id in running:
                 entry.container = running[container_id]

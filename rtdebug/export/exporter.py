@@ -171,12 +171,16 @@ class Exporter:
             self._orphans_of.ask(partial(_orphans_or_none, key, running[key], self._hierarchy))
 
     def _wait(self, due_s: float, wake_fd: int, check: Callable[[], object]) -> None:
+        """Until it is time; less when the trace came up or went down, which is news."""
+        was_up = self._trace is not None and self._trace.is_up
         while not self._stop and (left_s := due_s - time.monotonic()) > 0:
             fds = [wake_fd, *(self._trace.wake_fds if self._trace is not None else ())]
             select.select(fds, [], [], min(left_s, 1.0))
+            check()
             if self._trace is not None:
                 self._trace.advance()
-            check()
+                if self._trace.is_up != was_up:
+                    return
 
     def _on_signal(self) -> None:
         if self._stop:

@@ -6,6 +6,7 @@ at half the rate, until they cover a week. So its memory is bounded, and a verdi
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -121,11 +122,9 @@ def _row(reading: Reading) -> list[float]:
     return row
 
 
-def judge_all(watched: Mapping[str, _Watched]) -> Verdicts:
+def judge_all(watched: Mapping[str, _Watched], nice: int = 19) -> Verdicts:
     """Judge each kind of each container; call it in a helper process, for it takes its time."""
-    import os
-
-    os.nice(19)
+    os.nice(nice)
     return {key: judge_one(each) for key, each in watched.items()}
 
 

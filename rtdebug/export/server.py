@@ -17,6 +17,7 @@ import socket
 import struct
 import threading
 import time
+from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
@@ -229,10 +230,14 @@ def _give_up_rights(needs_bcrypt: bool) -> None:
         import bcrypt  # noqa: F401
     libc = ctypes.CDLL(None, use_errno=True)
     if os.geteuid() == 0:
-        with contextlib.suppress(PermissionError):  # in a user namespace, setgroups(2) may be denied
-            os.setgroups([])
-        os.setresgid(_NOBODY, _NOBODY, _NOBODY)
-        os.setresuid(_NOBODY, _NOBODY, _NOBODY)
+        changes: tuple[tuple[Callable[..., None], tuple[Any, ...]], ...] = (
+            (os.setgroups, ([],)),  # in a user namespace it may be denied
+            (os.setresgid, (_NOBODY, _NOBODY, _NOBODY)),
+            (os.setresuid, (_NOBODY, _NOBODY, _NOBODY)),
+        )
+        for change, arguments in changes:
+            with contextlib.suppress(PermissionError):  # without CAP_SETUID it stays root in name only
+                change(*arguments)
     number = _SYS_CAPSET.get(os.uname().machine)
     if number is not None:
         libc.syscall(number, struct.pack("=II", _CAPABILITY_VERSION_3, 0), struct.pack("=6I", *[0] * 6))

@@ -16,6 +16,8 @@ from rtdebug.tracing.line import EventLine, Value
 EVENTS = ("madvise", "process_madvise", "shm_full", "sigbus", "oom_kill")
 """Those that are counted."""
 _AGAIN_S = 60.0
+_LONGEST_INTERVAL_S = 5.0
+"""Between two messages."""
 _REASONS = ("tmpfs_full", "beyond_end_of_file", "hwpoison")
 
 
@@ -53,16 +55,18 @@ class Adder:
 
     def __init__(self, send_message: Callable[[object], object]) -> None:
         self._send = send_message
-        self._sums: dict[str | None, _Sum] = {}
+        self._sums: dict[tuple[str | None, str | None], _Sum] = {}
+        """By container; of none that the trace knows: by cgroup."""
 
     def lines(self, lines: Sequence[EventLine]) -> None:
         """Add lines up. An OOM kill is sent at once."""
         for line in lines:
-            found = self._sums.setdefault(line.container_id, _Sum(line))
+            key = line.container_id, line.cgroup if line.container_id is None else None
+            found = self._sums.setdefault(key, _Sum(line))
             if line.container_name is not None:
                 found.line = line
-            for key, count in keys_of(line).items():
-                found.counts[key] = found.counts.get(key, 0) + count
+            for counter, count in keys_of(line).items():
+                found.counts[counter] = found.counts.get(counter, 0) + count
             if line.event == "oom_kill":
                 found.last_kill = LastKill(line.time_ns / 1e9, _rss_bytes(line.fields))
         if any(line.event == "oom_kill" for line in lines):
@@ -71,9 +75,9 @@ class Adder:
     def flush(self) -> None:
         """Send what was added up."""
         sums, self._sums = self._sums, {}
-        for container_id, found in sums.items():
+        for found in sums.values():
             line = found.line
-            who = container_id, line.container_name, line.runtime, line.cgroup
+            who = line.container_id, line.container_name, line.runtime, line.cgroup
             self._send(Delta(*who, found.counts, found.last_kill))
 
 
@@ -106,9 +110,14 @@ class TraceProcess:
     """The trace's process. It is started again when it ends unexpectedly; its counters go to `counters`."""
 
     def __init__(
-        self, counters: Counters, notice: Callable[[str], object], now_s: Callable[[], float] = time.monotonic
+        self,
+        counters: Counters,
+        notice: Callable[[str], object],
+        interval_s: float = _LONGEST_INTERVAL_S,
+        now_s: Callable[[], float] = time.monotonic,
     ) -> None:
         self._counters = counters
+        self._interval_s = min(interval_s, _LONGEST_INTERVAL_S)
         self._notice = notice
         self._now_s = now_s
         self._helper: Helper | None = None
@@ -155,7 +164,7 @@ class TraceProcess:
 
     def _start(self) -> None:
         read_fd, write_fd = os.pipe2(os.O_CLOEXEC)
-        self._helper = Helper(lambda: run_trace(write_fd), (write_fd,))
+        self._helper = Helper(lambda: run_trace(write_fd, self._interval_s), (write_fd,))
         os.close(write_fd)
         self._news = Receiver(read_fd)
         self._start_s = None
@@ -185,17 +194,17 @@ class TraceProcess:
         return self._helper is None or self._helper.is_over()
 
 
-def run_trace(fd: int) -> None:
+def run_trace(fd: int, interval_s: float) -> None:
     """Trace the whole host until the other end of `fd` is closed. Runs in a process of its own."""
     try:
-        _trace(fd)
+        _trace(fd, interval_s)
     except HostUnable as error:
         send(fd, Failed(error.message, error.hint.replace("\n", "; "), lasting=True))
     except RtdebugError as error:
         send(fd, Failed(error.message, error.hint.replace("\n", "; "), lasting=False))
 
 
-def _trace(fd: int) -> None:
+def _trace(fd: int, interval_s: float) -> None:
     from rtdebug.containers.owners import owners
     from rtdebug.host.child import in_child
     from rtdebug.host.reasons import every_reason
@@ -215,7 +224,7 @@ def _trace(fd: int) -> None:
             send(fd, Lost(lost_events(session.lost())))
 
         with session:
-            options = LiveOptions(interval_s=5.0, reader_fd=fd, tick=tick)
+            options = LiveOptions(interval_s=interval_s, reader_fd=fd, tick=tick)
             LiveTrace(session, options, adder, lambda _text: None).run(lambda: send(fd, Ready()))
 
 

@@ -12,11 +12,9 @@ import stat
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from pathlib import Path
 
-from rtdebug.host.mounts import Mount, read_mountinfo
-from rtdebug.host.process import namespace_id
-from rtdebug.host.text import read_text
+from rtdebug.host.mounts import Mount, parse_mountinfo
+from rtdebug.host.process_folder import ProcessFolder
 
 MOST_FDS = 65536
 """So many descriptors of a process are looked at: it may have a million."""
@@ -60,29 +58,27 @@ class FdGroup:
 class MountTable:
     """Mounts by their id, read once for each mount namespace."""
 
-    def __init__(self, proc: Path = Path("/proc")) -> None:
-        self._proc = proc
+    def __init__(self) -> None:
         self._known: dict[int | None, dict[int, Mount]] = {}
 
-    def of(self, pid: int) -> dict[int, Mount]:
-        """The mounts that `pid` sees."""
-        namespace = namespace_id(pid, "mnt", self._proc)
-        if namespace not in self._known:
-            self._known[namespace] = {mount.mount_id: mount for mount in read_mountinfo(pid, self._proc)}
+    def of(self, folder: ProcessFolder) -> dict[int, Mount]:
+        """The mounts that a process sees."""
+        namespace = folder.namespace_id("mnt")
+        if namespace is None or namespace not in self._known:
+            mounts = parse_mountinfo(folder.text("mountinfo") or "")
+            self._known[namespace] = {mount.mount_id: mount for mount in mounts}
         return self._known[namespace]
 
 
-def read_fds(
-    pid: int, mounts: MountTable, proc: Path = Path("/proc")
-) -> tuple[int, tuple[FdGroup, ...]] | None:
-    """How many descriptors `pid` has open, and their groups; None if it has exited or may not be looked at."""
+def read_fds(folder: ProcessFolder, mounts: MountTable) -> tuple[int, tuple[FdGroup, ...]] | None:
+    """How many descriptors a process has open, and their groups; None if it has exited or may not be looked at."""
     try:
-        folder_fd = os.open(proc / str(pid) / "fd", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        folder_fd = folder.open("fd", os.O_RDONLY | os.O_DIRECTORY)
     except OSError:
         return None
     try:
         names = os.listdir(folder_fd)  # noqa: PTH208 - a descriptor
-        found = list(_each(proc / str(pid), folder_fd, names[:MOST_FDS], mounts.of(pid)))
+        found = list(_each(folder, folder_fd, names[:MOST_FDS], mounts.of(folder)))
     except OSError:
         return None
     finally:
@@ -95,16 +91,16 @@ def read_fds(
     return len(names), tuple(groups.values())
 
 
-def _each(process: Path, folder_fd: int, names: Sequence[str], mounts: dict[int, Mount]) -> Iterator[FdGroup]:
+def _each(process: ProcessFolder, folder_fd: int, names: Sequence[str], mounts: dict[int, Mount]) -> Iterator[FdGroup]:
     for name in names:
         try:
             target = os.readlink(name, dir_fd=folder_fd)
         except OSError:  # closed meanwhile
             continue
-        yield _group(process, name, target, mounts)
+        yield _group(process, folder_fd, name, target, mounts)
 
 
-def _group(process: Path, fd: str, target: str, mounts: dict[int, Mount]) -> FdGroup:
+def _group(process: ProcessFolder, folder_fd: int, fd: str, target: str, mounts: dict[int, Mount]) -> FdGroup:
     if match := _NUMBERED.fullmatch(target):
         kind = {"socket": FdKind.SOCKET, "pipe": FdKind.PIPE}.get(match[1], FdKind.OTHER)
         return _plain(kind, match[1])
@@ -116,15 +112,15 @@ def _group(process: Path, fd: str, target: str, mounts: dict[int, Mount]) -> FdG
     path = target.removesuffix(_DELETED)
     kind = _file_kind(process, fd, path, deleted, mounts)
     plain = _plain(kind, path.removeprefix("/memfd:") if kind is FdKind.MEMFD else path, deleted)
-    return plain if kind is FdKind.FILE else _with_size(plain, process / "fd" / fd)
+    return plain if kind is FdKind.FILE else _with_size(plain, folder_fd, fd)
 
 
-def _file_kind(process: Path, fd: str, path: str, deleted: bool, mounts: dict[int, Mount]) -> FdKind:
+def _file_kind(process: ProcessFolder, fd: str, path: str, deleted: bool, mounts: dict[int, Mount]) -> FdKind:
     """By the mount it lies on, which only a memfd (on the kernel's own mount) does not show.
 
     Looked up before stat(2), which a dead NFS or FUSE server would never answer.
     """
-    info = read_text(process / "fdinfo" / fd) or ""
+    info = process.text(f"fdinfo/{fd}") or ""
     match = re.search(r"^mnt_id:\s*(\d+)$", info, re.MULTILINE)
     mount = mounts.get(int(match[1])) if match else None
     if mount is not None:
@@ -136,9 +132,9 @@ def _plain(kind: FdKind, name: str, deleted: bool = False) -> FdGroup:
     return FdGroup(kind, name, deleted, 1, None, None, None, None)
 
 
-def _with_size(group: FdGroup, link: Path) -> FdGroup:
+def _with_size(group: FdGroup, folder_fd: int, fd: str) -> FdGroup:
     try:
-        status = link.stat()
+        status = os.stat(fd, dir_fd=folder_fd)
     except OSError:
         return group
     if not stat.S_ISREG(status.st_mode):  # a device in /dev, a folder

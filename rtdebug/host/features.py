@@ -156,15 +156,15 @@ def host_unable(checks: Collection[Check]) -> HostUnable:
     names = ", ".join(check.name for check in others)
     remedies = [f"{check.name}: {check.remedy or check.detail}" for check in others]
     if not for_root:
-        return HostUnable(f"rtdebug trace cannot run here: {names}", "\n".join(remedies))
+        return HostUnable(f"tracing cannot run here: {names}", "\n".join(remedies))
     needs, remedy = _wants_root(for_root)
     also = f"; also missing: {names}" if others else ""
-    return HostUnable(f"rtdebug trace needs {needs}{also}", "\n".join([remedy, *remedies]))
+    return HostUnable(f"tracing needs {needs}{also}", "\n".join([remedy, *remedies]))
 
 
 def _wants_root(checks: Collection[Check]) -> tuple[str, str]:
     if any(check.remedy == AS_ROOT for check in checks):
-        return "root", "sudo rtdebug trace ..."
+        return "root", AS_ROOT
     return " and ".join(check.name for check in checks if check.name.startswith("CAP_")), FULL_ROOT
 
 

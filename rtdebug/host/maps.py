@@ -271,12 +271,12 @@ def parse_smaps_rollup(text: str) -> MemoryUse | None:
 
     Its first line looks like a mapping of the whole address space, and is none.
     """
-    blocks = list(_blocks(text))
-    if not blocks:
+    head, _, rest = text.lstrip("\n").partition("\n")
+    if not head:
         return None
-    if not blocks[0][0].endswith("[rollup]"):
-        raise MapsError(f"not smaps_rollup: begins with {blocks[0][0][:100]!r}", "use parse_smaps for smaps")
-    return _memory_use(_values(blocks[0][1:]))
+    if not head.endswith("[rollup]") or _HEADER.fullmatch(head) is None:
+        raise MapsError(f"not smaps_rollup: begins with {head[:100]!r}", "use parse_smaps for smaps")
+    return _memory_use(_values(rest.split("\n")))
 
 
 def read_smaps(pid: int, proc: Path = PROC) -> list[SmapsEntry]:

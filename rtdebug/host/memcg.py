@@ -105,6 +105,28 @@ class MemoryState:
         return sum(known) if known else None
 
     @property
+    def by_kind_bytes(self) -> Mapping[str, int]:
+        """The usage in parts that do not overlap: `anon`, `shmem`, `file` without shmem, `kernel`; as far as known.
+
+        Where an old v1 kernel does not tell shmem, `file` is what lies on the file lists: shmem lies on the anon ones.
+        """
+        file, shmem = self.file_bytes, self.shmem_bytes
+        if shmem is None and self.version == 1:
+            lists = [self.stat[key] for key in ("total_active_file", "total_inactive_file") if key in self.stat]
+            page_cache = sum(lists) if lists else None
+        else:
+            page_cache = None if file is None else max(0, file - (shmem or 0))
+        parts = {"anon": self.anon_bytes, "shmem": shmem, "file": page_cache, "kernel": self.kernel_bytes}
+        return {kind: count for kind, count in parts.items() if count is not None}
+
+    @property
+    def dominant_kind(self) -> str | None:
+        """The largest of by_kind_bytes; None if it is empty or all of it 0."""
+        kinds = self.by_kind_bytes
+        largest = max(kinds, key=lambda kind: kinds[kind], default=None)
+        return largest if largest is not None and kinds[largest] else None
+
+    @property
     def working_set_bytes(self) -> int | None:
         """Usage without inactive page cache: what kubectl and docker stats show."""
         inactive = self._stat("inactive_file", "total_inactive_file")

@@ -7,7 +7,7 @@ import os
 import stat
 from pathlib import Path
 
-_NOT_THERE = frozenset(
+NOT_THERE = frozenset(
     {
         errno.ENOENT,  # not on this kernel, or gone
         errno.ENOTDIR,
@@ -20,6 +20,7 @@ _NOT_THERE = frozenset(
         errno.ELOOP,  # read_regular() met a symbolic link
     }
 )
+"""What says that there is nothing to read; all else is an error of this host, or of ours."""
 
 
 def read_text(path: Path) -> str | None:
@@ -31,7 +32,7 @@ def read_text(path: Path) -> str | None:
     try:
         return decode(path.read_bytes())
     except OSError as error:
-        if error.errno in _NOT_THERE:
+        if error.errno in NOT_THERE:
             return None
         raise
 
@@ -45,7 +46,7 @@ def read_regular(path: Path, limit_bytes: int = 16 << 20) -> str | None:
     try:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
     except OSError as error:
-        if error.errno in _NOT_THERE or error.errno == errno.ENXIO:
+        if error.errno in NOT_THERE or error.errno == errno.ENXIO:
             return None
         raise
     try:

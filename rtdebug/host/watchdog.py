@@ -15,13 +15,14 @@ _IGNORED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal
 
 
 class Watchdog:
-    """Calls `undo` when close() is called, or when this process ends in whatever way: once, in a child.
+    """Calls `undo` when close() is called, or when this process ends in whatever way: once, in a child. `longest_s`:
+    after so long at the latest.
 
     The child has a session of its own and ignores the signals of a terminal, so that what ends us does not end it.
     `undo` must neither need threads nor print; what it raises makes close() raise.
     """
 
-    def __init__(self, undo: Callable[[], None]) -> None:
+    def __init__(self, undo: Callable[[], None], longest_s: float | None = None) -> None:
         # The pipe alone would not do: other children of ours hold copies of its writing end.
         us = os.pidfd_open(os.getpid())  # Linux 5.3
         read_fd, self._write_fd = os.pipe2(os.O_CLOEXEC)
@@ -30,7 +31,7 @@ class Watchdog:
         self._pid = os.fork()
         if self._pid == 0:
             os.close(self._write_fd)
-            _wait_and_undo(undo, us, read_fd, tell_fd)
+            _wait_and_undo(undo, us, read_fd, tell_fd, longest_s)
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
         for fd in (read_fd, us, tell_fd):
             os.close(fd)
@@ -56,7 +57,9 @@ class Watchdog:
         self.close()
 
 
-def _wait_and_undo(undo: Callable[[], None], us: int, read_fd: int, tell_fd: int) -> None:
+def _wait_and_undo(
+    undo: Callable[[], None], us: int, read_fd: int, tell_fd: int, longest_s: float | None
+) -> None:
     """Never returns."""
     status = _FAILED
     try:
@@ -66,7 +69,7 @@ def _wait_and_undo(undo: Callable[[], None], us: int, read_fd: int, tell_fd: int
         signal.set_wakeup_fd(-1)
         _leave_streams()
         os.write(tell_fd, b"1")
-        select.select([us, read_fd], [], [])
+        select.select([us, read_fd], [], [], longest_s)
         undo()
         status = _ENDED
     finally:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from rtdebug.errors import NotRunning
 from rtdebug.host.meminfo import read_meminfo
 from rtdebug.host.stopping import Wait
 from rtdebug.limits.apply import Setting, apply, only_one
@@ -46,7 +47,7 @@ def answer(
     facts = read_facts(place)
     demand = recorded or demand_now(facts.own.memory, swap_free(read_meminfo()))
     result = measure(facts) if measure else None
-    if result is not None:
+    if result is not None and result.measured:
         demand = probed(demand, result.working_set_bytes, f"a probe by {result.way}")
     proposal = propose(facts, demand)
     lines = lines_to_apply(place, facts.own.version, proposal.changes)
@@ -56,9 +57,12 @@ def answer(
 def measured(
     place: Place, step_s: float, wait: Wait, progress: Callable[[Step], None]
 ) -> Callable[[Facts], ProbeResult]:
-    """The `measure` of answer() that probes."""
+    """The `measure` of answer() that probes. It raises NotRunning for a paused container, which could feel nothing."""
 
     def measure(facts: Facts) -> ProbeResult:
+        if place.container.status == "paused":
+            name = place.container.name or place.container.id
+            raise NotRunning(f"container {name!r} is paused: a probe would find no need at all", "resume it first")
         with only_one(place):
             return probe(facts.own, step_s, wait, progress)
 

@@ -53,16 +53,25 @@ def reason_to_stop(before: Reading, after: Reading) -> str | None:
     seconds = max((after.time_ns - before.time_ns) / 1e9, 1e-3)
     if after.ooms > before.ooms:
         return "a process of it was OOM-killed"
-    if before.stall_us is not None and after.stall_us is not None:
-        share = (after.stall_us - before.stall_us) / 1e6 / seconds
-        if share > _STALL_SHARE:
-            whose = "tasks of the host" if after.stall_of_host else "tasks of it"
-            return f"{whose} waited for memory {share:.0%} of the time"
+    if stalled(before, after):
+        whose = "tasks of the host" if after.stall_of_host else "tasks of it"
+        return f"{whose} waited for memory {_stalled_share(before, after):.0%} of the time"
     if before.refaulted_bytes is not None and after.refaulted_bytes is not None:
         per_second = (after.refaulted_bytes - before.refaulted_bytes) / seconds
         if per_second > max(_REFAULT_LEAST_BYTES, _REFAULT_SHARE * (before.usage_bytes or 0)):
             return f"it reads back {per_second / (1 << 20):.1f} MiB/s of what was taken"
     return None
+
+
+def stalled(before: Reading, after: Reading) -> bool:
+    """Whether tasks waited for memory for longer than is calm."""
+    return _stalled_share(before, after) > _STALL_SHARE
+
+
+def _stalled_share(before: Reading, after: Reading) -> float:
+    if before.stall_us is None or after.stall_us is None:
+        return 0.0
+    return (after.stall_us - before.stall_us) / 1e6 / max((after.time_ns - before.time_ns) / 1e9, 1e-3)
 
 
 def _refaulted_bytes(memory: MemoryState) -> int | None:

@@ -78,7 +78,10 @@ def _tmpfs_sizes(pid: int | None, proc: Path) -> dict[str, int]:
     return {
         mount.path: mount.size_bytes
         for mount in mounts
-        if mount.size_bytes is not None and not mount.read_only and not _RUNTIMES_OWN.match(mount.path)
+        if mount.size_bytes is not None
+        and not mount.read_only
+        and not mount.is_of_others
+        and not _RUNTIMES_OWN.match(mount.path)
     }
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from rtdebug.errors import RtdebugError
 from rtdebug.host.stopping import Wait
-from rtdebug.limits.brake import Reading, read_reading, reason_to_stop
+from rtdebug.limits.brake import Reading, read_reading, reason_to_stop, stalled
 from rtdebug.limits.settings import Level
 from rtdebug.limits.squeeze import squeezing
 
@@ -41,6 +41,8 @@ class ProbeResult:
     """Why it ended, in words."""
     way: str
     """The file that was written."""
+    measured: bool = True
+    """False: it ended before anything was seen of the container, by the host's pressure or by Ctrl-C."""
 
 
 @dataclass(slots=True)
@@ -50,6 +52,7 @@ class _State:
     lowest_calm_bytes: int
     steps: list[Step]
     reason: str | None = None
+    measured: bool = True
 
 
 Progress = Callable[[Step], None]
@@ -76,6 +79,8 @@ def probe(level: Level, step_s: float, wait: Wait, progress: Progress) -> ProbeR
             stopped = wait(step_s)
             after = _reading(level)
             state.reason = _judge(before, taken, after, step_bytes) or ("you ended it" if stopped else None)
+            if state.reason is not None and not state.steps:
+                state.measured = not stopped and not (after.stall_of_host and stalled(before, after))
             _note(state, ceiling, after, progress)
     return ProbeResult(
         working_set_bytes=state.lowest_calm_bytes,
@@ -83,6 +88,7 @@ def probe(level: Level, step_s: float, wait: Wait, progress: Progress) -> ProbeR
         steps=tuple(state.steps),
         reason=state.reason or f"it came down {_STEPS_AT_MOST} steps without feeling it",
         way=squeeze.way,
+        measured=state.measured,
     )
 
 

@@ -78,8 +78,8 @@ class Problem:
     rule: str
     severity: Severity
     text: str
-    """One sentence: what and why it matters."""
-    evidence: Mapping[str, int | str]
+    """One sentence: what and why it matters; `{names}` stand for figures of the evidence."""
+    evidence: Mapping[str, int | float | str]
     """The figures it rests on, by name."""
 
 
@@ -155,7 +155,7 @@ def protection_beyond_parent(facts: Facts) -> Problem | None:
                 return Problem(
                     "protection-beyond-parent",
                     "wrong",
-                    f"memory.{name} is above that of {level.cgroup}: only what the parent has protects",
+                    f"memory.{name} is above that of {{parent}}: only what the parent has protects",
                     {f"{name}_bytes": own, f"parent_{name}_bytes": above, "parent": level.cgroup},
                 )
     return None
@@ -170,8 +170,8 @@ def parent_below_child(facts: Facts) -> Problem | None:
             return Problem(
                 "parent-below-child",
                 "risk",
-                f"{level.cgroup} has a lower limit than the container itself: that one kills it, "
-                "and the container's own is never reached",
+                "{parent} has a lower limit than the container itself: that one kills it, and the container's own is "
+                "never reached",
                 {"limit_bytes": own, "parent_limit_bytes": above, "parent": level.cgroup},
             )
     return None
@@ -216,8 +216,8 @@ def near_the_limit(facts: Facts) -> Problem | None:
     return Problem(
         "limit-nearly-used-up",
         "risk",
-        f"{needed * 100 // limit} % of the limit is memory that cannot be reclaimed: the next burst is an OOM kill",
-        {"unreclaimable_bytes": needed, "limit_bytes": limit},
+        "{unreclaimable_share} of the limit is memory that cannot be reclaimed: the next burst is an OOM kill",
+        {"unreclaimable_bytes": needed, "limit_bytes": limit, "unreclaimable_share": round(needed / limit, 3)},
     )
 
 
@@ -245,7 +245,7 @@ def tmpfs_beyond_limit(facts: Facts) -> Problem | None:
             return Problem(
                 "tmpfs-not-below-limit",
                 "risk",
-                f"{path} may hold as much as the limit: filling it is an OOM kill, never a 'no space left'",
+                "{tmpfs} may hold as much as the limit: filling it is an OOM kill, never a 'no space left'",
                 {"tmpfs": path, "tmpfs_size_bytes": size, "limit_bytes": limit},
             )
     return None

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 
 from rtdebug.limits.demand import Demand
 from rtdebug.limits.problems import Facts
+from rtdebug.limits.settings import Level
+from rtdebug.shm.advice import times
 
 _MIB = 1 << 20
 _SMALLEST_BYTES = 16 * _MIB
@@ -81,49 +83,66 @@ def _needed(demand: Demand) -> int | None:
     return max(known, default=None)
 
 
-def _was_cut_short(facts: Facts) -> bool:
-    """Whether it was killed at its own limit: then what it needs has never been seen."""
-    memory = facts.own.memory
-    return bool(memory.events.get("oom_kill")) and facts.own.value("max") is not None
+def _kills(facts: Facts) -> int:
+    """After a kill at a limit, what it needs has never been seen."""
+    return facts.own.memory.events.get("oom_kill", 0)
 
 
-def _new_limit(facts: Facts, demand: Demand, needed: int, remarks: list[str]) -> int:
+def _lower_above(facts: Facts) -> Level | None:
+    """The cgroup above whose limit is reached before the container's own."""
+    limited = [(value, level) for level in facts.binding if (value := level.value("max")) is not None]
+    _, lowest = min(limited, key=lambda each: each[0], default=(0, None))
+    return None if lowest is facts.own else lowest
+
+
+def _new_limit(facts: Facts, demand: Demand, needed: int, remarks: list[str]) -> int | None:
+    """None: none, as it is now."""
     wanted = round_up(max(needed * (1 + demand.margin), _SMALLEST_BYTES))
     present = facts.own.value("max")
-    if present is not None and _was_cut_short(facts):
+    if _kills(facts) and (above := _lower_above(facts)) is not None:
+        limit = _mib(above.value("max") or 0)
+        remarks.append(
+            f"it was OOM-killed {times(_kills(facts))} below the limit of {limit} of {above.cgroup}, so what it needs "
+            "was never seen: raise that one; its own limit stays"
+        )
+        return present
+    if present is not None and _kills(facts):
         return max(wanted, round_up(present * _CUT_SHORT))
     if present is not None and abs(wanted - present) <= present * _CLOSE:
         remarks.append("the limit fits what was measured, to a tenth: it stays")
         return present
-    if present is not None and wanted < present and not demand.probed and demand.observed_s < LONG_ENOUGH_S:
+    lowers = present is None or wanted < present
+    if lowers and not demand.probed and demand.observed_s < LONG_ENOUGH_S:
         remarks.append(
-            f"{_mib(wanted)} would do for what is seen now, but one look is too little to lower a limit by: "
+            f"{_mib(wanted)} would do for what is seen now, but one look is too little to lower or set a limit by: "
             "--probe measures, --from takes a recording"
         )
         return present
     return wanted
 
 
-def _change_max(facts: Facts, demand: Demand, needed: int, limit: int, remarks: list[str]) -> Iterator[Change]:
+def _change_max(
+    facts: Facts, demand: Demand, needed: int, limit: int | None, remarks: list[str]
+) -> Iterator[Change]:
     own = facts.own
     present = own.value("max")
-    _warn_of_parents(facts, limit, remarks)
-    if present == limit or not own.has("max"):
+    if present == limit or limit is None or not own.has("max"):
         return
-    if _was_cut_short(facts):
-        kills = own.memory.events.get("oom_kill", 0)
-        reason = f"it was OOM-killed {kills} times at the present limit, so what it needs was never seen: half more"
+    _warn_of_parents(facts, limit, remarks)
+    if _kills(facts) and present is not None:
+        killed = f"it was OOM-killed {times(_kills(facts))} at the present limit"
+        reason = f"{killed}, so what it needs was never seen: half more"
     else:
         what = "working set" if demand.probed else "what it needed at most"
         reason = f"{what} {_mib(needed)} and {demand.margin:.0%} for what was not seen ({_watched(demand)})"
     yield Change("max", own.knobs["max"].file, present, limit, reason)
 
 
-def _change_memsw(facts: Facts, limit: int) -> Iterator[Change]:
+def _change_memsw(facts: Facts, limit: int | None) -> Iterator[Change]:
     """v1 counts memory and swap in one figure, which must not be below the limit: what it may swap stays."""
     own = facts.own
     memsw, present = own.value("memsw"), own.value("max")
-    if own.version == 2 or memsw is None or present is None or limit == present:
+    if own.version == 2 or memsw is None or present is None or limit is None or limit == present:
         return
     yield Change("memsw", own.knobs["memsw"].file, memsw, limit + max(0, memsw - present), "as much swap as before")
 
@@ -144,9 +163,11 @@ def _change_low(facts: Facts, demand: Demand, needed: int) -> Iterator[Change]:
     yield Change("low", own.knobs["low"].file, present, wanted, reason)
 
 
-def _change_high(facts: Facts, demand: Demand, needed: int, limit: int, remarks: list[str]) -> Iterator[Change]:
+def _change_high(
+    facts: Facts, demand: Demand, needed: int, limit: int | None, remarks: list[str]
+) -> Iterator[Change]:
     own = facts.own
-    if not own.has("high"):
+    if limit is None or not own.has("high") or _lower_above(facts) is not None:
         return
     present = own.value("high")
     reclaimable = (demand.usage_bytes or 0) - (demand.unreclaimable_bytes or 0)

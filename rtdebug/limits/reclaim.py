@@ -85,13 +85,8 @@ def reclaim(
 
 def by_kind(before: MemoryState, after: MemoryState) -> dict[str, int]:
     """What each kind of memory lost; a kind that is not told is left out."""
-    kinds = {
-        "anon": (before.anon_bytes, after.anon_bytes),
-        "file": (_page_cache(before), _page_cache(after)),
-        "shmem": (before.shmem_bytes, after.shmem_bytes),
-        "kernel": (before.kernel_bytes, after.kernel_bytes),
-    }
-    return {name: was - now for name, (was, now) in kinds.items() if was is not None and now is not None}
+    now = after.by_kind_bytes
+    return {kind: was - now[kind] for kind, was in before.by_kind_bytes.items() if kind in now}
 
 
 def _reason(before: Reading, fell: Reading, after: Reading, asked: int) -> str | None:
@@ -100,12 +95,6 @@ def _reason(before: Reading, fell: Reading, after: Reading, asked: int) -> str |
     if _taken(before, fell) < asked * _HARDLY:
         return "the kernel finds no more to take: the rest is in use, or cannot be reclaimed without swap"
     return None
-
-
-def _page_cache(memory: MemoryState) -> int | None:
-    if memory.file_bytes is None or memory.shmem_bytes is None:
-        return memory.file_bytes
-    return memory.file_bytes - memory.shmem_bytes
 
 
 def _taken(first: Reading, now: Reading) -> int:

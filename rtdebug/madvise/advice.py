@@ -201,8 +201,8 @@ def find_advice(text: str) -> Advice:
         return ADVICE[name]
     near = difflib.get_close_matches(name, ADVICE, n=1)
     guess = f"; do you mean {near[0]}?" if near else ""
-    short_names = ", ".join(advice.short_name for advice in _TABLE)
-    raise UsageProblem(f"no advice {text!r}{guess}", f"the advice is one of {short_names}")
+    short_names = ", ".join(advice.short_name for advice in applicable())
+    raise UsageProblem(f"no advice {text!r}{guess}", f"a live process can be given {short_names}")
 
 
 def applicable() -> tuple[Advice, ...]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import platform
 import signal
 from collections.abc import Callable, Mapping
@@ -13,12 +12,13 @@ from typing import Any
 from rtdebug.containers.model import Container
 from rtdebug.errors import HostUnable, NotRunning, RtdebugError, TargetError, UsageProblem
 from rtdebug.host.cgroup import MemoryHierarchy, nearest_memory_cgroup
+from rtdebug.host.inside import read_dev_shm
 from rtdebug.host.process import is_running
-from rtdebug.madvise import syscalls
-from rtdebug.madvise.experiment import patterns, prepare
+from rtdebug.madvise.door import Door, find_door
+from rtdebug.madvise.experiment import prepare
 from rtdebug.madvise.guard import watch
 from rtdebug.madvise.hindrance import Settings, read_settings
-from rtdebug.madvise.place import Door, Experimenter, find_door, send_inside
+from rtdebug.madvise.place import Experimenter, send_inside
 from rtdebug.madvise.plan import Plan, sized
 from rtdebug.madvise.room import Watch, room_bytes
 from rtdebug.madvise.run import Run, run_from
@@ -64,25 +64,18 @@ def conduct(plan: Plan, container: Container, hierarchy: MemoryHierarchy, progre
     cgroup = _memory_cgroup(container, hierarchy)
     door = find_door(container, hierarchy)
     settings = read_settings(door.pid, door.privileges.thp_disabled)
-    plan = sized(plan, room_bytes(hierarchy, cgroup))
+    plan = sized(plan, room_bytes(hierarchy, cgroup), _shm_free_bytes(door.pid))
     container_process = watch(door.pid)
     if container_process is None:
-        raise NotRunning(f"container {container.name or container.id!r} has just exited", "start it again")
+        raise _has_exited(container)
     guard = Watch(hierarchy, cgroup, container_process)
     alignment = (settings.thp.pmd_size_bytes if settings.thp else None) or _HUGE_PAGE_BYTES
-    syscalls.libc()
-    body = partial(prepare, plan, patterns(plan), alignment)
-    # what is shared with the child stays shared: nothing is collected, and the container not charged for copies
-    gc.collect()
-    gc.freeze()
-    try:
-        hearing = _Hearing(plan, send_inside(door, hierarchy, cgroup, body), guard, progress)
-        hearing.listen()
-    finally:
-        gc.unfreeze()
+    experimenter = send_inside(door, hierarchy, cgroup, partial(prepare, plan, alignment))
+    hearing = _Hearing(plan, experimenter, guard, progress)
+    hearing.listen()
     stopped = hearing.stopped or _ending(hearing, door)
     if hearing.error is not None and not hearing.runs:
-        raise hearing.error
+        raise hearing.error if is_running(door.pid) else _has_exited(container)
     return Outcome(
         plan=plan,
         container=container,
@@ -94,6 +87,10 @@ def conduct(plan: Plan, container: Container, hierarchy: MemoryHierarchy, progre
         unable=hearing.unable,
         stopped=stopped,
     )
+
+
+def _has_exited(container: Container) -> NotRunning:
+    return NotRunning(f"container {container.name or container.id!r} has just exited", "start it again")
 
 
 class _Hearing:
@@ -137,6 +134,12 @@ class _Hearing:
                 self.error = _ERRORS.get(code, RtdebugError)(message, hint)
             case {"done": True}:
                 self.done = True
+
+
+def _shm_free_bytes(pid: int) -> int | None:
+    """Of the container's /dev/shm; None: it has no limit, or there is none."""
+    shm = read_dev_shm(pid)
+    return None if shm is None or shm.size_bytes is None else shm.size_bytes - (shm.used_bytes or 0)
 
 
 def _memory_cgroup(container: Container, hierarchy: MemoryHierarchy) -> str:

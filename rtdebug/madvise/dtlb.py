@@ -11,11 +11,12 @@ _PERF_EVENT_OPEN = {"x86_64": 298, "aarch64": 241}
 _DTLB_READ_MISSES = 3 | 0 << 8 | 1 << 16
 """PERF_COUNT_HW_CACHE_DTLB, _OP_READ, _RESULT_MISS of include/uapi/linux/perf_event.h."""
 _PERF_TYPE_HW_CACHE = 3
+_INHERIT = 1 << 1
 _EXCLUDE_KERNEL_AND_HYPERVISOR = 1 << 5 | 1 << 6
 
 
 class DtlbCounter:
-    """Counts from its construction on, in user mode only."""
+    """Counts from its construction on, in user mode only, this process and those that it forks."""
 
     def __init__(self) -> None:
         self._fd = _open()
@@ -35,7 +36,7 @@ def _open() -> int | None:
         return None
     ffi, _ = syscalls.libc()
     attribute = struct.pack(
-        "=IIQQQQQ", _PERF_TYPE_HW_CACHE, 64, _DTLB_READ_MISSES, 0, 0, 0, _EXCLUDE_KERNEL_AND_HYPERVISOR
+        "=IIQQQQQ", _PERF_TYPE_HW_CACHE, 64, _DTLB_READ_MISSES, 0, 0, 0, _INHERIT | _EXCLUDE_KERNEL_AND_HYPERVISOR
     ).ljust(64, b"\0")
     try:
         return syscalls.syscall(number, ffi.from_buffer("char[]", attribute), 0, -1, -1, 8)

@@ -16,9 +16,9 @@ from rtdebug.madvise import syscalls
 from rtdebug.madvise.access import Words, accesses, populate
 from rtdebug.madvise.advice import ADVICE, PREFIX
 from rtdebug.madvise.area import Area, CannotMapError, drop_cache, mapped, opened_file
+from rtdebug.madvise.inside import Body, Inside
 from rtdebug.madvise.leaf import Leaf
 from rtdebug.madvise.measure import Meter, Step, differences
-from rtdebug.madvise.place import Body, Inside
 from rtdebug.madvise.plan import BASELINE, Case, Plan
 from rtdebug.madvise.run import Run
 
@@ -59,13 +59,11 @@ def _pattern_key(case: Case) -> tuple[object, ...]:
     return (case.access, case.mode, case.size_bytes, case.access_count, case.stride_bytes)
 
 
-def prepare(
-    plan: Plan, actions: Sequence[Callable[[Words], None]], alignment_bytes: int, leaf: Leaf
-) -> Body:
+def prepare(plan: Plan, alignment_bytes: int, leaf: Leaf) -> Body:
     """Open what the runs read, while the host's files are in sight; then they can begin."""
     meter = Meter(leaf.memory_folder)
     _try_everything(meter, alignment_bytes)
-    bench = Bench(plan.cases, tuple(actions), meter, alignment_bytes, resource.getpagesize())
+    bench = Bench(plan.cases, patterns(plan), meter, alignment_bytes, resource.getpagesize())
     return lambda inside: _all_runs(plan, bench, leaf, inside)
 
 
@@ -94,6 +92,7 @@ class Bench:
 
 def _all_runs(plan: Plan, bench: Bench, leaf: Leaf, inside: Inside) -> None:
     gc.disable()  # its pauses would be somebody's time
+    bench.meter.look_at(inside.smaps_fd)
     inside.say(own_cgroup=not leaf.is_shared)
     with ExitStack() as stack:
         files: dict[int, int] = {}

@@ -12,12 +12,11 @@ from pathlib import Path
 from rtdebug.errors import HostUnable
 from rtdebug.host.cgroup import MemoryHierarchy, nearest_memory_cgroup, parse_proc_cgroup, pids_of
 from rtdebug.host.mounts import read_mountinfo
+from rtdebug.host.process import is_running
 from rtdebug.host.text import read_text
 
 PREFIX = "rtdebug-madvise-"
 _PATIENCE_S = 2.0
-_MYSELF = "0"
-"""To cgroup.procs: the writer, whose pid the kernel would take to be that of the writer's pid namespace."""
 _TIMING_CONTROLLERS = frozenset({"cpu", "cpuset"})
 """Those of v1 that change what is measured: a CPU quota, the memory nodes."""
 
@@ -42,7 +41,7 @@ def make_leaf(hierarchy: MemoryHierarchy, cgroup: str) -> Leaf:
     parent = hierarchy.path(cgroup)
     for stale in stale_leaves(parent):
         remove_leaf(stale, patience_s=0)
-    folder = parent / f"{PREFIX}{os.getpid()}"
+    folder = leaf_folder(parent, os.getpid())
     try:
         folder.mkdir()
     except OSError as error:
@@ -54,11 +53,16 @@ def make_leaf(hierarchy: MemoryHierarchy, cgroup: str) -> Leaf:
     return Leaf(folder, hierarchy.path(nearest) if nearest else folder)
 
 
+def leaf_folder(parent: Path, keeper_pid: int) -> Path:
+    """Where the keeper of an experiment makes its leaf."""
+    return parent / f"{PREFIX}{keeper_pid}"
+
+
 def stale_leaves(parent: Path) -> Iterator[Path]:
     """Leaves of experiments whose rtdebug is gone, and in which nothing runs."""
     for folder in sorted(parent.glob(f"{PREFIX}*")):
         owner = folder.name.removeprefix(PREFIX)
-        if not pids_of(folder) and not (owner.isdecimal() and Path("/proc", owner).exists()):
+        if not pids_of(folder) and not (owner.isdecimal() and is_running(int(owner))):
             yield folder
 
 
@@ -80,10 +84,10 @@ def remove_leaf(folder: Path, patience_s: float = _PATIENCE_S) -> None:
             return
 
 
-def enter(leaf: Leaf, container_pid: int, proc: Path = Path("/proc")) -> None:
-    """Move this process to the leaf, and on v1 to the container's CPU cgroups. Raises HostUnable."""
+def enter(leaf: Leaf, container_pid: int, pid: int, proc: Path = Path("/proc")) -> None:
+    """Move process `pid` to the leaf, and on v1 to the container's CPU cgroups. Raises HostUnable."""
     try:
-        (leaf.folder / "cgroup.procs").write_text(_MYSELF)
+        (leaf.folder / "cgroup.procs").write_text(str(pid))
     except OSError as error:
         raise HostUnable(
             f"cannot enter {leaf.folder}: {error.strerror}",
@@ -91,7 +95,7 @@ def enter(leaf: Leaf, container_pid: int, proc: Path = Path("/proc")) -> None:
         ) from None
     for folder in _timing_folders(container_pid, proc):
         with contextlib.suppress(OSError):  # not mounted here: then its limits are not measured
-            (folder / "cgroup.procs").write_text(_MYSELF)
+            (folder / "cgroup.procs").write_text(str(pid))
 
 
 def _timing_folders(container_pid: int, proc: Path) -> Iterator[Path]:

@@ -72,6 +72,12 @@ class Meter:
         self._sizes = _open_sizes(sys)
         self._dtlb = DtlbCounter()
 
+    def look_at(self, smaps_fd: int) -> None:
+        """From now on this process is another: its child. The other files and the counters are the same for it."""
+        if self._smaps is not None:
+            os.close(self._smaps)
+        self._smaps = smaps_fd
+
     def read(self, area: Area) -> Reading:
         """Look at everything."""
         entries = parse_smaps(cut_area(_text(self._smaps), area))

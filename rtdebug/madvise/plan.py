@@ -103,23 +103,26 @@ class Plan:
         return (self.runs + self.warm_up) * sum(len(case.advice) + 1 for case in self.cases)
 
 
-def sized(plan: Plan, room_bytes: int | None) -> Plan:
+def sized(plan: Plan, room_bytes: int | None, shm_bytes: int | None = None) -> Plan:
     """The plan with every size known. `room_bytes` is what the container can take; None: nothing limits it.
+    `shm_bytes` is free in its /dev/shm; None: there is no limit, or no /dev/shm.
 
     Raises UsageProblem for a size beyond that, with the largest there may be.
     """
     largest = None if room_bytes is None else room_bytes // SIZE_UNIT_BYTES * SIZE_UNIT_BYTES
     if largest is not None and largest < SIZE_UNIT_BYTES:
         raise UsageProblem(
-            "the container has no room for an experiment: it is too near its memory limit",
-            "raise the limit, or run it in a copy of the container that is idle",
+            "the container has no room for an experiment: a tenth of each memory limit stays free, and below that "
+            "18 MiB are needed",
+            "rtdebug ps shows usage and limit; try it in a copy of the container that is idle, or with a higher limit",
         )
-    return replace(plan, cases=tuple(_sized(case, largest) for case in plan.cases))
+    return replace(plan, cases=tuple(_sized(case, largest, shm_bytes) for case in plan.cases))
 
 
-def _sized(case: Case, largest: int | None) -> Case:
+def _sized(case: Case, largest: int | None, shm_bytes: int | None) -> Case:
     if case.size_bytes is None:
-        half = AUTO_LARGEST_BYTES if largest is None else min(AUTO_LARGEST_BYTES, largest // 2)
+        rooms = [room for room in (largest, shm_bytes if case.memory == "shm" else None) if room is not None]
+        half = min([AUTO_LARGEST_BYTES, *(room // 2 for room in rooms)])
         return replace(case, size_bytes=max(SIZE_UNIT_BYTES, half // SIZE_UNIT_BYTES * SIZE_UNIT_BYTES))
     size = -(-case.size_bytes // SIZE_UNIT_BYTES) * SIZE_UNIT_BYTES
     if largest is not None and size > largest:

@@ -60,8 +60,9 @@ def parse_toml(text: str, name: str) -> Plan:
     """A plan of a file. Raises UsageProblem."""
     try:
         document = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        raise UsageProblem(f"{name} is no TOML: {error}", "see docs/madvise-run.md for an example") from None
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
+        why = "it is nested too deeply" if isinstance(error, RecursionError) else error
+        raise UsageProblem(f"{name} is no TOML: {why}", "see docs/madvise-run.md for an example") from None
     cases = document.pop("case", [])
     where = Where(name, tuple(text.splitlines()))
     if not isinstance(cases, list) or not all(isinstance(case, dict) for case in cases):
@@ -96,8 +97,9 @@ class Where:
 def _read(path: Path) -> str:
     try:
         text = read_regular(path.resolve(strict=True), _LARGEST_FILE_BYTES)
-    except OSError as error:
-        raise RtdebugError(f"cannot read {path}: {error.strerror or error}", f"a plan is {_FORMS}") from None
+    except (OSError, RuntimeError) as error:  # RuntimeError: a loop of links, in Python before 3.13
+        reason = (isinstance(error, OSError) and error.strerror) or error
+        raise RtdebugError(f"cannot read {path}: {reason}", f"a plan is {_FORMS}") from None
     if text is None:
         raise UsageProblem(f"{path} is no file of at most 1 MiB that can be read", f"a plan is {_FORMS}")
     return text

@@ -18,6 +18,8 @@ from rtdebug.madvise.syscalls import libc, syscall
 _SYS_PROCESS_MADVISE = 440  # one number on every architecture but alpha
 STEP_BYTES = 32 << 20
 """A multiple of the huge page on x86-64 and arm64 with 4 KiB pages. Collapsing so much takes some 10 ms."""
+_PIECE_BYTES = 2 << 20
+"""What is refused is tried again in pieces of this size: the kernel gives up a whole step for one part of it."""
 
 _NOT_HERE = frozenset({errno.EAGAIN, errno.EBUSY, errno.EINVAL, errno.ENOMEM})
 """COLLAPSE: this part could not be done, another may."""
@@ -59,22 +61,26 @@ def advise_range(
     advised = refused = 0
     error = stopped = None
     try:
-        position = start
+        position = in_pieces_until = start
         while position < end and (stopped := should_stop()) is None:
-            length = min(STEP_BYTES - position % STEP_BYTES, end - position)
+            step = _PIECE_BYTES if position < in_pieces_until else STEP_BYTES
+            length = min(step - position % step, end - position)
             try:
                 done = process_madvise(pidfd, position, length, advice.number) or length
                 advised += done
             except OSError as failure:
                 error = _refusal(failure, pid, advice)
+                if length > _PIECE_BYTES:
+                    in_pieces_until = position + length
+                    continue
                 done = length
                 refused += done
             position += done
     finally:
         os.close(pidfd)
-    if error and not advised and stopped is None:
-        raise RtdebugError(f"{advice.name} on process {pid} failed: {error}", _why(error, advice))
-    return Advised(advised, refused, error, stopped)
+    if refused and not advised and stopped is None:
+        raise RtdebugError(f"{advice.name} on process {pid} failed: {error}", _why(error or "", advice))
+    return Advised(advised, refused, error if refused else None, stopped)
 
 
 def _refusal(failure: OSError, pid: int, advice: Advice) -> str:

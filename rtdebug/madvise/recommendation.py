@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from rtdebug.madvise.answer import CaseAnswer, Row
 from rtdebug.madvise.hindrance import Settings
 from rtdebug.madvise.plan import BASELINE, Case
+from rtdebug.madvise.stats import LESS, MORE, TOO_FEW, UNCLEAR
 
 _GIVES_BACK = 0.5
 """From this share of the memory on, advice counts as giving it back."""
@@ -56,7 +57,7 @@ def _recommend(answer: CaseAnswer, settings: Settings) -> Iterator[Recommendatio
 
 
 def _speed(answer: CaseAnswer, row: Row, settings: Settings) -> Recommendation:
-    what, measure = ("time", "total_ns") if _verdict(row, "total_ns") == "less" else ("CPU time", "cpu_ns")
+    what, measure = ("time", "total_ns") if _verdict(row, "total_ns") == LESS else ("CPU time", "cpu_ns")
     effect = row.measures[measure].effect
     assert effect is not None and effect.change is not None and effect.interval is not None
     low, high = effect.interval
@@ -76,7 +77,7 @@ def _give_back(answer: CaseAnswer, row: Row) -> Recommendation:
     conditions = [_size(answer.case)]
     again = row.measures.get("access_ns")
     base = answer.baseline.median("access_ns") if answer.baseline else None
-    if again and again.verdict == "more" and base is not None:
+    if again and again.verdict == MORE and base is not None:
         conditions.append(f"touching it again takes {(again.median - base) / 1e6:.1f} ms more, and finds zeros")
     else:
         conditions.append("what was in the memory is lost")
@@ -87,25 +88,40 @@ def _nothing(answer: CaseAnswer, rows: Sequence[Row]) -> Recommendation:
     subject = _subject(answer.case)
     if not rows:
         text = f"{subject}: none of the advice could act here, so nothing is known of it"
-    elif any(_verdict(row, "total_ns") == "too few runs" for row in rows):
+    elif any(_verdict(row, "total_ns") == TOO_FEW for row in rows):
         text = f"{subject}: too few runs to tell; give --runs 15"
     else:
-        text = f"{subject}: leave it as it is; {'; '.join(_unhelpful(rows))}"
+        text = f"{subject}: leave it as it is; {'; '.join(_unhelpful(answer, rows))}"
     return _recommendation(answer.case, None, "speed", text, (_size(answer.case),))
 
 
-def _unhelpful(rows: Sequence[Row]) -> Iterator[str]:
-    """`COLLAPSE costs more CPU time (+40%)`, `FREE, COLD: no difference`."""
-    same = [row.advice for row in rows if not _costs_more(row)]
-    yield from (f"{row.advice} costs more {cost}" for row in rows if (cost := _costs_more(row)))
+def _unhelpful(answer: CaseAnswer, rows: Sequence[Row]) -> Iterator[str]:
+    """`COLLAPSE costs more CPU time (+40%)`, `FREE, COLD: no difference in all`."""
+    unclear = [row.advice for row in rows if not _costs_more(row) and _verdict(row, "total_ns") == UNCLEAR]
+    same = [row.advice for row in rows if not _costs_more(row) and row.advice not in unclear]
+    for row in rows:
+        if cost := _costs_more(row):
+            yield f"{row.advice} costs more {cost}{_pays_off(answer, row)}"
     if same:
         yield f"{', '.join(same)}: no difference in all"
+    if unclear:
+        yield f"{', '.join(unclear)}: unclear, which a quieter host or more runs (--runs 50) would change"
+
+
+def _pays_off(answer: CaseAnswer, row: Row) -> str:
+    """Whether faster accesses make up for it: `, which 9 times as many accesses would make up for`."""
+    base = answer.baseline
+    if base is None or _verdict(row, "access_ns") != LESS:
+        return ""
+    saved = (base.median("access_ns") or 0) - (row.median("access_ns") or 0)
+    spent = (row.median("total_ns") or 0) - (base.median("total_ns") or 0) + saved
+    return f", which {spent / saved:,.0f} times as many accesses make up for" if spent > saved > 0 else ""
 
 
 def _costs_more(row: Row) -> str | None:
     for measure, name in (("total_ns", "time"), ("cpu_ns", "CPU time")):
         finding = row.measures.get(measure)
-        if finding and finding.verdict == "more" and finding.effect and finding.effect.change is not None:
+        if finding and finding.verdict == MORE and finding.effect and finding.effect.change is not None:
             return f"{name} ({finding.effect.change:+.0%})"
     return None
 
@@ -136,7 +152,7 @@ def _size(case: Case) -> str:
 
 def _costs(answer: CaseAnswer, row: Row) -> Iterator[str]:
     used = row.measures.get("rss_bytes")
-    if used and used.effect and used.verdict == "more" and (used.effect.change or 0) > _WORTH_SAYING:
+    if used and used.effect and used.verdict == MORE and (used.effect.change or 0) > _WORTH_SAYING:
         yield f"it takes {used.effect.change:.0%} more memory"
     if row.advice == "HUGEPAGE":
         yield "memory that is touched only in parts is filled up to whole huge pages"
@@ -145,7 +161,7 @@ def _costs(answer: CaseAnswer, row: Row) -> Iterator[str]:
 def _saves(row: Row) -> bool:
     """Whether it is less in time or in CPU time, and more in neither."""
     verdicts = {_verdict(row, "total_ns"), _verdict(row, "cpu_ns")}
-    return "less" in verdicts and "more" not in verdicts
+    return LESS in verdicts and MORE not in verdicts
 
 
 def _verdict(row: Row, measure: str) -> str | None:

@@ -4,6 +4,8 @@ An effect is the change of the median, as a share of the baseline's: -0.3 is 30 
 the bootstrap (Efron and Tibshirani 1993, percentiles of resampled medians). It counts as a difference if three things
 agree: the interval does not hold 0; the Mann-Whitney U test says so, with Holm's correction for all comparisons of the
 experiment (Scandinavian Journal of Statistics 6, 1979); and it is at least 3 %, more than the experiment's overhead.
+It counts as none if the interval leaves room for at most 10 % either way. All else is unclear: that nothing could be
+told on a busy host does not mean that nothing is there.
 """
 
 from __future__ import annotations
@@ -27,6 +29,8 @@ TOLD_TOO = ("populate_minor_faults", "access_minor_faults", "access_major_faults
 """What has a median only."""
 
 SMALLEST_EFFECT = 0.03
+LARGEST_NONE = 0.1
+LESS, MORE, SAME, UNCLEAR, TOO_FEW = "less", "more", "no difference", "unclear", "too few runs"
 CONFIDENCE = 0.95
 _RESAMPLES = 2000
 
@@ -61,12 +65,12 @@ class Finding:
     effect: Effect | None = None
     """None: the baseline itself, or a measure that is not compared."""
     verdict: str | None = None
-    """`less`, `more`, `no difference`, or `too few runs` to tell."""
+    """`less`, `more`, `no difference`, `unclear`, or `too few runs` to tell."""
 
     @property
     def is_difference(self) -> bool:
         """Whether it is less or more than the baseline."""
-        return self.verdict in ("less", "more")
+        return self.verdict in (LESS, MORE)
 
 
 def findings(runs: Iterable[Run], plan: Plan) -> tuple[Finding, ...]:
@@ -149,13 +153,13 @@ def _judged(found: Sequence[Finding]) -> Iterator[Finding]:
 def _verdict(effect: Effect, p: float, comparisons: int) -> str:
     alpha = 1 - CONFIDENCE
     if effect.least_p * comparisons >= alpha:
-        return "too few runs"
+        return TOO_FEW
     if effect.change is None or effect.interval is None:
-        return "more" if p < alpha else "no difference"
+        return MORE if p < alpha else SAME
     low, high = effect.interval
     if p < alpha and (low > 0 or high < 0) and abs(effect.change) >= SMALLEST_EFFECT:
-        return "less" if effect.change < 0 else "more"
-    return "no difference"
+        return LESS if effect.change < 0 else MORE
+    return SAME if low >= -LARGEST_NONE and high <= LARGEST_NONE else UNCLEAR
 
 
 def _test(base: Sequence[float], other: Sequence[float]) -> float:

@@ -29,6 +29,8 @@ _MOST_REGSET_BYTES = 1 << 14  # with AMX it is 11 KiB
 _MOST_INSTRUCTIONS = 4096
 _SIGMASK_BYTES = 8
 _RSEQ_CS_OFFSET = 8  # in struct rseq
+_LOOK_EVERY_S = 0.01
+"""Also without SIGCHLD, which another thread of ours may have taken (numpy's libraries start some)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +100,7 @@ class Tracee:
             left = deadline - time.monotonic()
             if left <= 0:
                 return None
-            signal.sigtimedwait([signal.SIGCHLD], left)
+            signal.sigtimedwait([signal.SIGCHLD], min(left, _LOOK_EVERY_S))
 
     def registers(self) -> bytes:
         """NT_PRSTATUS."""

@@ -28,6 +28,12 @@ class Selection:
         """Those that are wanted; what stands in two files (syslog and kern.log) comes once."""
         return (each for each in episodes if self._in_time(each) and self._is_its(each) and not self._is_twin(each))
 
+    def nothing_in(self, places: object) -> str:
+        """What to say when none of them is wanted: not that there are none at all."""
+        of = f" of {self.container!r}" if self.container is not None else ""
+        when = " in that time" if self.since_ns is not None or self.until_ns is not None else ""
+        return f"no OOM kill{of}{when} in {places}"
+
     def _in_time(self, episode: OomEpisode) -> bool:
         if self.since_ns is None and self.until_ns is None:
             return True

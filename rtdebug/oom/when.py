@@ -53,6 +53,13 @@ class When:
     epoch_ns: int | None = None
     """Unix time; a missing zone is taken for this machine's, a missing year for the latest that is not to come."""
 
+    @property
+    def to_the_second(self) -> str | None:
+        """For people: `2026-03-01 14:05:09Z`; what has no date as `text`."""
+        if self.text is None or self.kind not in ("utc", "local"):
+            return self.text
+        return self.text.partition(".")[0].removesuffix("Z").replace("T", " ") + ("Z" if self.kind == "utc" else "")
+
 
 def when(time_text: str | None, uptime_ns: int | None, clock_offset_ns: int | None = None) -> When:
     """The time of a record. `clock_offset_ns`: Unix time less uptime, of a log of this very boot."""

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from rtdebug.diagnose.facts import Facts
 from rtdebug.diagnose.finding import Finding, Severity
+from rtdebug.host.memcg import MemoryState
 from rtdebug.render.columns import align, wrap
 from rtdebug.render.escape import escape
 from rtdebug.render.jsonl import encode_object
 from rtdebug.render.oom_verdict import fill
 from rtdebug.render.terminal import Style, paint
-from rtdebug.render.units import format_bytes, format_value, short_id
+from rtdebug.render.units import format_bytes, format_share, format_value, short_id, short_path
 from rtdebug.tracing.line import Value
 
 _STYLES = {Severity.CRITICAL: Style.ALARM, Severity.WARNING: Style.FAILED, Severity.NOTE: Style.QUIET}
 _INDENT = "    "
+_KINDS = {"anon": "anon", "shmem": "shared memory and tmpfs", "file": "page cache", "kernel": "the kernel's own"}
 
 
 def diagnosis_fields(target: str, facts: Facts, findings: Sequence[Finding]) -> dict[str, Value]:
@@ -27,6 +30,8 @@ def diagnosis_fields(target: str, facts: Facts, findings: Sequence[Finding]) -> 
         "container_name": container.name if container else None,
         "runtime": container.runtime if container else None,
         "cgroup": container.cgroup if container else None,
+        "usage_by_kind": _by_kind(facts),
+        "dominant_kind": facts.memory.dominant_kind if facts.memory else None,
         "findings": [
             {
                 "rule": finding.rule,
@@ -56,7 +61,7 @@ def diagnosis_page(
         yield ""
         title = f"{number}. {finding.severity.value}: {finding.rule}"
         yield paint(title, _STYLES[finding.severity], colour)
-        for row in wrap(fill(finding.cause, finding.evidence), width - len(_INDENT)):
+        for row in wrap(short_path(fill(finding.cause, finding.evidence)), width - len(_INDENT)):
             yield _INDENT + row
         yield from _rows("seen", [_figures(finding)], width)
         yield from _rows("change", finding.change, width)
@@ -70,13 +75,20 @@ def diagnosis_page(
 def summary_table(diagnoses: Sequence[tuple[Facts, Sequence[Finding]]]) -> str:
     """One line for each container that has findings, for --all."""
     rows = [("CONTAINER", "CRITICAL", "WARNINGS", "THE WORST")]
-    for facts, findings in diagnoses:
+    for facts, findings in sorted(diagnoses, key=_worst_first):
         if findings:
             counts = [sum(each.severity is kind for each in findings) for kind in Severity]
             rows.append((_name("", facts), str(counts[0]), str(counts[1]), findings[0].rule))
     healthy = sum(not findings for _, findings in diagnoses)
     lines = align(rows, right={1, 2}) if len(rows) > 1 else []
-    return "\n".join([*lines, f"{healthy} of {len(diagnoses)} containers: nothing found."]) + "\n"
+    lines.append(f"{healthy} of {len(diagnoses)} containers: nothing found.")
+    notes = Counter(note for facts, _ in diagnoses for note in facts.notes)
+    lines += [f"note: of {count} not all could be looked at: {escape(note)}" for note, count in notes.most_common(3)]
+    return "\n".join(lines) + "\n"
+
+
+def _worst_first(diagnosis: tuple[Facts, Sequence[Finding]]) -> tuple[int, ...]:
+    return tuple(-sum(each.severity is kind for each in diagnosis[1]) for kind in Severity)
 
 
 def _name(target: str, facts: Facts) -> str:
@@ -85,19 +97,32 @@ def _name(target: str, facts: Facts) -> str:
 
 
 def _state(facts: Facts) -> str:
-    if facts.container is None:
-        return "It does not run now: only the kernel log was looked at."
+    if facts.container is None or (facts.container.status == "stopped" and facts.memory is None):
+        return "It does not run now: only logs were looked at."
     memory, limits = facts.memory, facts.limits
     if memory is None or limits is None:
         return "It has no memory cgroup of its own."
     limit = "no limit" if limits.limit_bytes is None else f"a limit of {format_bytes(limits.limit_bytes)}"
-    parts = [f"{format_bytes(memory.usage_bytes)} in use with {limit}"]
+    parts = [f"{format_bytes(memory.usage_bytes)} in use with {limit}{_dominant(memory)}"]
     if limits.unreclaimable_bytes is not None:
         parts.append(f"{format_bytes(limits.unreclaimable_bytes)} of it cannot be reclaimed")
     for mount in facts.shm.mounts if facts.shm else ():
         if mount.is_dev_shm:
             parts.append(f"/dev/shm {format_bytes(mount.used_bytes)} of {format_bytes(mount.size_bytes)}")
+    if facts.shm and facts.shm.dev_shm_fstype is None:
+        parts.append("no /dev/shm (shm_open fails there)")
     return ", ".join(parts) + "."
+
+
+def _dominant(memory: MemoryState) -> str:
+    kind, usage = memory.dominant_kind, memory.usage_bytes
+    if kind is None or not usage:
+        return ""
+    return f" ({format_share(min(1.0, memory.by_kind_bytes[kind] / usage))} {_KINDS[kind]})"
+
+
+def _by_kind(facts: Facts) -> Value:
+    return {f"{kind}_bytes": count for kind, count in facts.memory.by_kind_bytes.items()} if facts.memory else None
 
 
 def _figures(finding: Finding) -> str:
@@ -112,6 +137,6 @@ def _spoken(name: str) -> str:
 def _rows(label: str, texts: Sequence[str], width: int) -> Iterator[str]:
     head = f"{_INDENT}{label:<8}"
     for text in texts:
-        for row in wrap(text, width - len(head)):
+        for row in wrap(short_path(text), width - len(head)):
             yield head + row
             head = " " * len(head)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 from rtdebug.render.columns import align
 from rtdebug.render.escape import escape
@@ -23,7 +23,9 @@ _TITLES = {
     Subject.SHM: "By piece of shared memory (count: processes that use it)",
     Subject.CGROUP: "By figure of the cgroups, the container's and those above",
 }
-_HAS_COUNT = frozenset(Subject) - {Subject.KIND}
+_OF_PROCESSES = frozenset((Subject.PROCESS, Subject.MAPPING, Subject.FD))
+_ALL = "cgroup"
+"""The kind that is the sum of the others."""
 
 
 def render_diff(diff: Diff, colour: bool, most_rows: int | None) -> Iterator[str]:
@@ -40,7 +42,7 @@ def render_diff(diff: Diff, colour: bool, most_rows: int | None) -> Iterator[str
         if changes:
             yield ""
             yield paint(_TITLES[subject], Style.TITLE, colour)
-            yield from _table(subject, changes, most_rows)
+            yield from _kinds(changes) if subject is Subject.KIND else _table(subject, changes, most_rows)
 
 
 def diff_json(diff: Diff) -> str:
@@ -61,35 +63,61 @@ def _side(snapshot: Snapshot) -> dict[str, Value]:
     }
 
 
+def _kinds(changes: Sequence[Change]) -> Iterator[str]:
+    """As the overview has them: what stands indented below a line is part of it. All rows: they are few."""
+    families: dict[str, list[Change]] = {}
+    for change in changes:  # the largest change first, within a family too
+        families.setdefault(change.name.partition(".")[0], []).append(change)
+    rows: list[tuple[str, ...]] = [("CHANGE", "BEFORE", "AFTER", "WHAT")]
+    for kind in sorted(families, key=lambda kind: kind != _ALL):
+        by_name = {change.name: change for change in families[kind]}
+        rows += [_kind_row(name, by_name.get(name)) for name in _in_tree_order(by_name)]
+    yield from (f"  {line}" for line in align(rows, right={0, 1, 2}))
+
+
+def _in_tree_order(names: Iterable[str]) -> list[str]:
+    """Each name behind the one that it is part of, whether that has changed or not; else in the order given."""
+    below: dict[str, dict[str, None]] = {}
+    for name in names:
+        words = name.split(".")
+        for depth in range(len(words)):
+            below.setdefault(".".join(words[:depth]), {})[".".join(words[: depth + 1])] = None
+    queue, found = list(reversed(below.get("", {}))), []
+    while queue:
+        name = queue.pop()
+        found.append(name)
+        queue += reversed(below.get(name, {}))
+    return found
+
+
+def _kind_row(name: str, change: Change | None) -> tuple[str, ...]:
+    *above, kind = name.split(".")
+    label = "  " * len(above) + ("all that the cgroup counts" if name == _ALL else LABELS.get(kind, kind))
+    return (*(_figures(change) if change else ("0 B", "", "")), label)
+
+
 def _table(subject: Subject, changes: tuple[Change, ...], most_rows: int | None) -> Iterator[str]:
     shown = changes if most_rows is None else changes[:most_rows]
-    has_count = subject in _HAS_COUNT
-    header = ("CHANGE", "BEFORE", "AFTER", *(("COUNT",) if has_count else ()), "", "PID", "WHAT")
-    rows = [_row(change, has_count) for change in shown]
-    right = {0, 1, 2, *((3, 5) if has_count else (4,))}
-    yield from (f"  {line}" for line in align([header, *rows], right=right, limit=60))
+    header = ("CHANGE", "BEFORE", "AFTER", "COUNT", "", *(("PID",) if subject in _OF_PROCESSES else ()), "WHAT")
+    yield from (f"  {line}" for line in align([header, *map(_row, shown)], right={0, 1, 2, 3}, limit=60))
     if len(changes) > len(shown):
         rest = sum(change.delta_bytes for change in changes[len(shown) :])
         yield f"  ... and {len(changes) - len(shown):,} more, together {_signed(rest)}: --all"
 
 
-def _row(change: Change, has_count: bool) -> tuple[str, ...]:
+def _row(change: Change) -> tuple[str, ...]:
+    pid = (UNKNOWN if change.pid is None else str(change.pid),) if change.subject in _OF_PROCESSES else ()
+    fate = change.fate.value if change.fate not in (Fate.GREW, Fate.SHRANK) else ""
+    return (*_figures(change), _counts(change), fate, *pid, escape(_name(change), 100))
+
+
+def _figures(change: Change) -> tuple[str, str, str]:
     known = change.before_bytes is not None or change.after_bytes is not None
-    return (
-        _signed(change.delta_bytes) if known else UNKNOWN,
-        format_bytes(change.before_bytes),
-        format_bytes(change.after_bytes),
-        *((_counts(change),) if has_count else ()),
-        change.fate.value if change.fate not in (Fate.GREW, Fate.SHRANK) else "",
-        UNKNOWN if change.pid is None else str(change.pid),
-        escape(_name(change), 100),
-    )
+    delta = _signed(change.delta_bytes) if known else UNKNOWN
+    return delta, format_bytes(change.before_bytes), format_bytes(change.after_bytes)
 
 
 def _name(change: Change) -> str:
-    if change.subject is Subject.KIND:
-        labels = [LABELS.get(kind, kind) for kind in change.name.split(".")]
-        return "all that the cgroup counts" if change.name == "cgroup" else ": ".join(labels)
     name = short_path(change.name)
     return f"{change.comm}: {name}" if change.subject in (Subject.MAPPING, Subject.FD) else name
 

@@ -17,8 +17,9 @@ from rtdebug.render.block import block, labelled
 from rtdebug.render.columns import align
 from rtdebug.render.escape import escape
 from rtdebug.render.jsonl import encode_object
+from rtdebug.render.oom_verdict import fill
 from rtdebug.render.terminal import Style, paint
-from rtdebug.render.units import UNKNOWN, format_bytes, format_duration, format_value, short_id, short_path
+from rtdebug.render.units import UNKNOWN, counted, format_bytes, format_duration, format_value, short_id, short_path
 from rtdebug.tracing.line import Value
 
 _NO_LIMIT = "none"
@@ -41,7 +42,9 @@ def limits_json(answer: Answer) -> str:
         "limit_bytes": facts.limit_bytes,
         "cgroups": [_level_fields(level) for level in facts.chain],
         "demand": {**asdict(answer.demand), "margin": answer.demand.margin},
-        "problems": [asdict(problem) for problem in answer.problems],
+        "problems": [
+            asdict(problem) | {"text": fill(problem.text, problem.evidence)} for problem in answer.problems
+        ],
         "proposal": {
             "changes": [asdict(change) for change in answer.proposal.changes],
             "remarks": list(answer.proposal.remarks),
@@ -177,10 +180,11 @@ def _needs(demand: Demand) -> str:
 
 
 def _probe_text(probe: ProbeResult) -> str:
-    return (
-        f"{format_bytes(probe.started_bytes)} -> {format_bytes(probe.working_set_bytes)} in {len(probe.steps)} steps "
-        f"by {probe.way}, then put back: {probe.reason}"
-    )
+    steps = counted(len(probe.steps), "step")
+    way = f"by {probe.way}, then put back: {probe.reason}"
+    if not probe.measured:
+        return f"{steps} {way}. That says nothing of what it needs: try again when the host is calm"
+    return f"{format_bytes(probe.started_bytes)} -> {format_bytes(probe.working_set_bytes)} in {steps} {way}"
 
 
 def _problems(problems: Sequence[Problem], width: int, colour: bool) -> Iterator[str]:
@@ -189,12 +193,16 @@ def _problems(problems: Sequence[Problem], width: int, colour: bool) -> Iterator
         return
     yield paint("What is wrong with them", Style.TITLE, colour)
     for problem in problems:
-        figures = ", ".join(f"{_spoken(name)} {format_value(name, value)}" for name, value in problem.evidence.items())
-        first, *rest = labelled(problem.severity, f"{problem.text} ({figures})", width)
+        first, *rest = labelled(problem.severity, _sentence(problem), width)
         yield paint(first[: 2 + len(problem.severity)], _STYLES[problem.severity], colour) + first[
             2 + len(problem.severity) :
         ]
         yield from rest
+
+
+def _sentence(problem: Problem) -> str:
+    figures = ", ".join(f"{_spoken(name)} {format_value(name, value)}" for name, value in problem.evidence.items())
+    return short_path(f"{fill(problem.text, problem.evidence)} ({figures})")
 
 
 def _spoken(name: str) -> str:
@@ -212,7 +220,7 @@ def _proposal(answer: Answer, width: int, colour: bool) -> Iterator[str]:
         new = _NO_LIMIT if change.new_bytes is None else format_bytes(change.new_bytes)
         yield from labelled(labels[change.knob], f"{old} -> {new}: {change.reason}", width)
     for remark in answer.proposal.remarks:
-        yield from labelled("note", remark, width)
+        yield from labelled("note", short_path(remark), width)
     if answer.applied is not None:
         yield from labelled("applied", f"{len(answer.applied)} files written; back: rtdebug limits --undo", width)
         return

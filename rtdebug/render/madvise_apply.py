@@ -29,6 +29,7 @@ _FIGURES = (
     ("lazyfree", "lazyfree_bytes"),
 )
 _VERDICTS = {True: "took effect", False: "took NO effect", None: "done; its effect is not known"}
+_NOT_COLLAPSED = " (never touched, at an end that is not aligned, or shared with a child)"
 
 
 def plan_text(plan: Plan, for_s: float | None, dry_run: bool) -> str:
@@ -53,7 +54,8 @@ def applied_text(plan: Plan, applied: Applied) -> str:
     lines = [f"{plan.advice.name} {_VERDICTS[applied.effect.took]} ({escape(applied.effect.text)})"]
     lines += [f"  {line}" for line in _figures(applied.before, applied.after)]
     if applied.refused_bytes:
-        lines.append(f"  refused  for {format_bytes(applied.refused_bytes)} of it: {applied.error}")
+        why = _NOT_COLLAPSED if (plan.advice.short_name, applied.error) == ("COLLAPSE", "EINVAL") else ""
+        lines.append(f"  refused  for {format_bytes(applied.refused_bytes)} of it: {applied.error}{why}")
     if applied.stopped:
         lines.append(f"  stopped  {applied.stopped}; {format_bytes(applied.advised_bytes)} were done")
     if applied.thread_id is not None:

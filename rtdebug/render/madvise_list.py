@@ -7,14 +7,16 @@ from collections.abc import Iterator
 from rtdebug.host.thp import ThpSettings
 from rtdebug.madvise.candidates import Candidate, Candidates
 from rtdebug.madvise.target import label
-from rtdebug.render.columns import align, cut_middle
+from rtdebug.render.columns import align, cut_middle, wrap
 from rtdebug.render.jsonl import encode_object
 from rtdebug.render.units import UNKNOWN, format_bytes, format_count
 from rtdebug.tracing.line import Value
 
-_HEADER = ("GAIN", "ADVICE", "PID", "COMM", "ADDRESS", "SIZE", "RESIDENT", "HUGE", "IDLE", "MAPPING", "HUGE PAGES?")
-_NUMBERS = frozenset({0, 2, 4, 5, 6, 7, 8})
+_HEADER = ("GAIN", "ADVICE", "PID", "COMM", "ADDRESS", "SIZE", "RESIDENT", "HUGE", "IDLE", "WHY", "MAPPING")
+_NUMBERS = frozenset({0, 2, 4, 5, 6, 7, 8, 9})
+_IDLE = _HEADER.index("IDLE")
 _NAME_COLUMNS = 28
+_WIDTH = 100
 _NOTHING = "no mapping has {least} or more resident; there are {mappings}, in {processes} processes\n"
 
 
@@ -22,7 +24,12 @@ def list_table(found: Candidates, thp: ThpSettings | None, least_bytes: int, idl
     """What the host allows, the mappings, and what the figures mean."""
     lines = [_settings(thp)]
     if found.found:
-        lines += align([_HEADER, *map(_row, found.found)], right=_NUMBERS)
+        reasons = list(dict.fromkeys(each.eligibility.why for each in found.found))
+        rows = [_HEADER, *(_row(each, reasons) for each in found.found)]
+        has_idle = idle_s is not None or any(each.advice == "MADV_PAGEOUT" for each in found.found)
+        lines += align(rows if has_idle else [_without_idle(row) for row in rows], right=_numbers(has_idle))
+        for number, reason in enumerate(reasons, 1):
+            lines += wrap(f"WHY {number}: {reason}", _WIDTH)
     else:
         lines.append(
             _NOTHING.format(
@@ -75,7 +82,15 @@ def _settings(thp: ThpSettings | None) -> str:
     )
 
 
-def _row(each: Candidate) -> tuple[str, ...]:
+def _without_idle(row: tuple[str, ...]) -> tuple[str, ...]:
+    return row[:_IDLE] + row[_IDLE + 1 :]
+
+
+def _numbers(has_idle: bool) -> frozenset[int]:
+    return _NUMBERS if has_idle else frozenset(number for number in _NUMBERS if number < max(_NUMBERS))
+
+
+def _row(each: Candidate, reasons: list[str]) -> tuple[str, ...]:
     shared = f" (in {each.processes} processes)" if each.processes > 1 else ""
     return (
         format_bytes(each.gain_bytes) if each.gain_bytes else UNKNOWN,
@@ -87,8 +102,8 @@ def _row(each: Candidate) -> tuple[str, ...]:
         format_bytes(each.rss_bytes),
         format_bytes(each.huge_bytes),
         format_bytes(each.idle_bytes),
+        str(reasons.index(each.eligibility.why) + 1),
         cut_middle(label(each.mapping), _NAME_COLUMNS) + shared,
-        each.eligibility.why,
     )
 
 
@@ -101,7 +116,7 @@ def _footnotes(found: Candidates, least_bytes: int, idle_s: float | None) -> Ite
     if not found.found:
         return
     if idle_s is None:
-        yield "IDLE: not accessed since the kernel last looked, mostly too little; --idle 30s measures it"
+        yield "what is idle is not known; --idle 30s measures it"
     else:
         yield f"IDLE: not accessed for {idle_s:g} s"
     best = found.found[0]

@@ -2,26 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 
 from rtdebug.madvise.answer import CaseAnswer, Row
 from rtdebug.madvise.conduct import Outcome
 from rtdebug.madvise.plan import BASELINE
 from rtdebug.madvise.recommendation import Recommendation
-from rtdebug.madvise.stats import Finding
+from rtdebug.madvise.stats import LESS, MORE, SAME, TOO_FEW, UNCLEAR, Finding
 from rtdebug.render.columns import align, wrap
 from rtdebug.render.escape import escape
 from rtdebug.render.jsonl import encode_object
 from rtdebug.render.units import UNKNOWN, format_bytes, format_duration, short_id
 from rtdebug.tracing.line import Value
 
-_HEADER = ("ADVICE", "WHEN", "IN ALL", "CPU TIME", "FIRST TOUCH", "CALL", "ACCESS", "RSS", "HUGE", "GIVEN BACK")
-_NUMBERS = frozenset({5, 7, 8})
 _WIDTH = 100
-_SAME = "~"
+_MARKS = {LESS: "<", MORE: ">", SAME: "~", UNCLEAR: "?", TOO_FEW: "?"}
+_LEGEND = (
+    "< less, > more, ~ the same as without advice (none); ? cannot be told",
+    "IN ALL: first touch, advice and access; (interval of the change in %)",
+)
 _GIVING = frozenset({"DONTNEED", "FREE", "REMOVE", "PAGEOUT", "COLD"})
 _NOISY = 0.25
 _FEWEST_FOR_NOISE = 5
+_AT_ONCE_NS = 2e6
+"""It was seen at a look that soon after the call: with it."""
 
 
 def run_table(outcome: Outcome, answers: Sequence[CaseAnswer], recommendations: Sequence[Recommendation]) -> str:
@@ -29,7 +34,8 @@ def run_table(outcome: Outcome, answers: Sequence[CaseAnswer], recommendations: 
     lines = list(_head(outcome))
     for answer in answers:
         lines += ["", *_case(answer)]
-    lines += ["", f"{_SAME} no difference from none that could be told; IN ALL: first touch, advice and access"]
+    if any(answer.rows for answer in answers):
+        lines += ["", *_LEGEND]
     lines += ["", *_advice(recommendations)]
     return "\n".join(lines) + "\n"
 
@@ -103,7 +109,7 @@ def _head(outcome: Outcome) -> Iterator[str]:
     container, plan = outcome.container, outcome.plan
     name = container.name or short_id(container.id)
     runtime = f" ({container.runtime})" if container.runtime else ""
-    yield f"Experiment {escape(plan.name)} in {escape(name)}{runtime}: {plan.runs} runs of each, seed {plan.seed}"
+    yield f"Experiment {escape(plan.name)} in {escape(name)}{runtime}; runs of each: {plan.runs}, seed {plan.seed}"
     if plan.question:
         yield from wrap(plan.question, _WIDTH)
     thp = outcome.settings.thp
@@ -122,25 +128,47 @@ def _head(outcome: Outcome) -> Iterator[str]:
 def _case(answer: CaseAnswer) -> Iterator[str]:
     case = answer.case
     file = f" of {escape(case.file)}" if case.file else ""
-    yield f"{case.memory}{file}, {format_bytes(case.size_bytes)}, {case.access} {case.mode}"
+    when = f", advice {case.when} touching" if case.when else ""
+    yield f"{case.memory}{file}, {format_bytes(case.size_bytes)}, {case.access} {case.mode}{when}"
     if answer.unable:
         yield from (f"  {line}" for line in wrap(f"not measured: {answer.unable}", _WIDTH - 2))
     if answer.rows:
-        rows: list[tuple[str, ...]] = [_HEADER, *(_row(row) for row in answer.rows)]
-        yield from (f"  {line}" for line in align([row[: _columns(answer)] for row in rows], right=_NUMBERS, limit=46))
+        columns = [column for column in _COLUMNS if column.is_shown(answer)]
+        rows = [[column.name for column in columns]]
+        rows += [[column.cell(row) for column in columns] for row in answer.rows if not row.refused]
+        right = {index for index, column in enumerate(columns) if column.is_number}
+        yield from (f"  {line}" for line in align(rows, right=right))
     yield from _noise(answer)
     for row in answer.rows:
         if row.refused:
             yield f"  {row.advice}: madvise(2) refused it, {row.refused}"
         elif row.hindrance:
-            yield from (f"  {line}" for line in wrap(f"{row.advice} could not act: {row.hindrance}", _WIDTH - 2))
+            yield from (f"  {line}" for line in wrap(f"{row.advice} is not compared: {row.hindrance}", _WIDTH - 2))
 
 
-def _columns(answer: CaseAnswer) -> int:
-    """The last ones are left out where no advice is about them."""
-    if any(row.advice in _GIVING for row in answer.rows):
-        return len(_HEADER)
-    return len(_HEADER) - (1 if any(row.median("thp_bytes") for row in answer.rows) else 2)
+@dataclass(frozen=True, slots=True)
+class _Column:
+    name: str
+    cell: Callable[[Row], str]
+    is_number: bool = False
+    is_shown: Callable[[CaseAnswer], bool] = lambda _answer: True
+
+
+def _is_before_touching(answer: CaseAnswer) -> bool:
+    """Else the first touch is the same for all."""
+    return any(row.moment == "before" for row in answer.rows)
+
+
+def _uses_other_memory(answer: CaseAnswer) -> bool:
+    return any(row.median("rss_bytes") != answer.case.size_bytes for row in answer.rows)
+
+
+def _has_huge(answer: CaseAnswer) -> bool:
+    return any(row.median("thp_bytes") for row in answer.rows)
+
+
+def _is_about_giving(answer: CaseAnswer) -> bool:
+    return any(row.advice in _GIVING for row in answer.rows)
 
 
 def _noise(answer: CaseAnswer) -> Iterator[str]:
@@ -150,29 +178,13 @@ def _noise(answer: CaseAnswer) -> Iterator[str]:
         return
     low, high = (bound / total.median - 1 for bound in total.interval)
     if high - low > _NOISY:
-        text = f"the host is busy: the time of none is known to {low:+.0%} and {high:+.0%} only; CPU TIME is steadier"
+        text = f"the host is busy: the time of none is known to {low:+.0%} and {high:+.0%} only; CPU is steadier"
         yield from (f"  {line}" for line in wrap(text, _WIDTH - 2))
 
 
-def _row(row: Row) -> tuple[str, ...]:
-    if row.refused:
-        return (row.advice, row.moment, f"refused: {row.refused}")
-    return (
-        row.advice,
-        row.moment,
-        _total(row.measures.get("total_ns"), row),
-        _time(row.measures.get("cpu_ns"), row),
-        _time(row.measures.get("populate_ns"), row),
-        _duration(row.median("advice_ns")),
-        _time(row.measures.get("access_ns"), row),
-        format_bytes(row.median("rss_bytes")),
-        format_bytes(row.median("thp_bytes")),
-        _given_back(row),
-    )
-
-
-def _total(finding: Finding | None, row: Row) -> str:
-    """`5.8 ms -78 % (-80 to -76)`; the baseline with its own spread."""
+def _total(row: Row) -> str:
+    """`5.8 ms -78 % (-80..-76)`; the baseline with its own spread."""
+    finding = row.measures.get("total_ns")
     if finding is None:
         return UNKNOWN
     median = _duration(finding.median)
@@ -180,22 +192,40 @@ def _total(finding: Finding | None, row: Row) -> str:
     if effect is None:
         low, high = finding.interval
         middle = finding.median or 1
-        return f"{median} ({_bare_percent(low / middle - 1)} to {_bare_percent(high / middle - 1)} %)"
+        return f"{median} ({_bare_percent(low / middle - 1)}..{_bare_percent(high / middle - 1)})"
     if not row.acted or effect.change is None or effect.interval is None:
         return median
     low, high = effect.interval
-    change = _percent(effect.change) if finding.is_difference else finding.verdict
-    return f"{median} {change} ({_bare_percent(low)} to {_bare_percent(high)})"
+    change = _percent(effect.change) if finding.is_difference else _MARKS.get(finding.verdict or "", "")
+    return f"{median} {change} ({_bare_percent(low)}..{_bare_percent(high)})"
 
 
-def _time(finding: Finding | None, row: Row) -> str:
-    """`5.8 ms -78 %`, or `5.8 ms ~` where it is no difference."""
-    if finding is None:
+def _cpu(row: Row) -> str:
+    """`-78 %`, or how it compares; of the baseline the time."""
+    finding = row.measures.get("cpu_ns")
+    if finding is None or not row.acted:
         return UNKNOWN
-    median = _duration(finding.median)
-    if finding.effect is None or not row.acted or finding.effect.change is None:
-        return median
-    return f"{median} {_percent(finding.effect.change) if finding.is_difference else _SAME}"
+    if finding.effect is None:
+        return _duration(finding.median)
+    change = finding.effect.change
+    return _percent(change) if finding.is_difference and change is not None else _mark(finding)
+
+
+def _time(measure: str) -> Callable[[Row], str]:
+    """`5.8 ms <`: a time and how it compares."""
+
+    def cell(row: Row) -> str:
+        finding = row.measures.get(measure)
+        if finding is None:
+            return UNKNOWN
+        mark = _mark(finding) if row.acted else ""
+        return f"{_duration(finding.median)} {mark}".rstrip()
+
+    return cell
+
+
+def _mark(finding: Finding) -> str:
+    return _MARKS.get(finding.verdict or "", "")
 
 
 def _percent(share: float) -> str:
@@ -211,8 +241,9 @@ def _given_back(row: Row) -> str:
     if returned is None or row.advice not in _GIVING:
         return UNKNOWN
     if took is not None and took.runs > returned.runs / 2:
-        return f"{format_bytes(returned.median)} in {_duration(took.median)}"
-    return "only under pressure" if row.median("lazyfree_bytes") else "nothing"
+        late = took.median > (row.median("advice_ns") or 0) + _AT_ONCE_NS
+        return format_bytes(returned.median) + (f" in {_duration(took.median)}" if late else "")
+    return "at need" if row.median("lazyfree_bytes") else "nothing"
 
 
 def _duration(ns: float | None) -> str:
@@ -231,3 +262,16 @@ def _advice(recommendations: Sequence[Recommendation]) -> Iterator[str]:
         for condition in each.conditions:
             for number, line in enumerate(wrap(condition, _WIDTH - 8)):
                 yield f"      {'- ' if number == 0 else '  '}{line}"
+
+
+_COLUMNS = (
+    _Column("ADVICE", lambda row: row.advice),
+    _Column("IN ALL", _total),
+    _Column("CPU", _cpu),
+    _Column("TOUCH", _time("populate_ns"), False, _is_before_touching),
+    _Column("CALL", lambda row: _duration(row.median("advice_ns"))),
+    _Column("ACCESS", _time("access_ns")),
+    _Column("RSS", lambda row: format_bytes(row.median("rss_bytes")), True, _uses_other_memory),
+    _Column("HUGE", lambda row: format_bytes(row.median("thp_bytes")), True, _has_huge),
+    _Column("GIVEN BACK", _given_back, False, _is_about_giving),
+)

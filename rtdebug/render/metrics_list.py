@@ -10,9 +10,7 @@ from dataclasses import dataclass
 
 from rtdebug.containers.model import Container
 from rtdebug.export.model import Snapshot, State
-
-WHO = ("container", "container_id", "namespace", "pod")
-"""Labels of everything that belongs to a container."""
+from rtdebug.render.metrics_label import harmless
 
 Values = tuple[str, ...]
 Sample = tuple[Values, float]
@@ -24,7 +22,6 @@ class Family:
     """One metric. `labels` are those beside WHO (of the host's: all)."""
 
     name: str
-    """A counter's without `_total`."""
     kind: str
     """gauge or counter."""
     help: str
@@ -55,7 +52,7 @@ def _gauge(name: str, text: str, *labels: str) -> Family:
 
 
 def _counter(name: str, text: str, *labels: str) -> Family:
-    return Family(f"rtdebug_{name}", "counter", text, labels)
+    return Family(f"rtdebug_{name}_total", "counter", text, labels)
 
 
 def _figure(name: str, factor: float = 1.0) -> Callable[[State], Iterable[Sample]]:
@@ -79,7 +76,8 @@ def _one(value: float | None) -> Iterable[Sample]:
 
 
 def _about(container: Container) -> Values:
-    return container.runtime or "", container.image or "", container.cgroup or "", container.status
+    texts = container.runtime, container.image, container.cgroup, container.status
+    return tuple(harmless(text or "") for text in texts)
 
 
 _EVENTS = {name: f"events_{name}" for name in ("low", "high", "max", "oom", "oom_kill")}

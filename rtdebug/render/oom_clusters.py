@@ -8,7 +8,7 @@ from dataclasses import asdict
 from rtdebug.oom.cluster import Cluster
 from rtdebug.render.columns import align
 from rtdebug.render.jsonl import encode_object, format_time_utc
-from rtdebug.render.units import UNKNOWN, format_bytes, format_duration, short_id
+from rtdebug.render.units import UNKNOWN, counted, format_bytes, format_duration, short_id
 from rtdebug.tracing.line import Value
 
 _HEADER = ("KILLS", "WHOSE", "KILLED", "VERDICT", "MOSTLY", "HELD", "LIMIT", "FIRST", "LAST", "PATTERN", "HOSTS")
@@ -21,7 +21,7 @@ def clusters_table(clusters: Sequence[Cluster]) -> str:
     """One line for each, the largest first."""
     kills = sum(cluster.kills for cluster in clusters)
     lines = align([_HEADER, *map(_row, clusters)], right=_NUMBERS, limit=_WIDEST)
-    return "\n".join([*lines, f"{kills} OOM kills in {len(clusters)} clusters"]) + "\n"
+    return "\n".join([*lines, f"{counted(kills, 'OOM kill')} in {counted(len(clusters), 'cluster')}"]) + "\n"
 
 
 def clusters_json(clusters: Iterable[Cluster]) -> str:

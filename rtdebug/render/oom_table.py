@@ -69,12 +69,7 @@ def _row(episode: OomEpisode) -> tuple[str, ...]:
 
 def short_time(episode: OomEpisode) -> str:
     """To the second; what has no date by its uptime."""
-    when = episode.when
-    if when.text is None:
-        return UNKNOWN
-    if when.kind in ("utc", "local"):
-        return when.text.partition(".")[0].removesuffix("Z").replace("T", " ") + ("Z" if when.kind == "utc" else "")
-    return when.text
+    return episode.when.to_the_second or UNKNOWN
 
 
 def whose(episode: OomEpisode) -> str:

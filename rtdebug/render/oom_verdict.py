@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from rtdebug.oom.verdict import Verdict
-from rtdebug.render.units import UNKNOWN, format_bytes
+from rtdebug.render.units import UNKNOWN, format_bytes, format_share
 from rtdebug.tracing.line import Value
 
 
@@ -33,7 +33,7 @@ def _figure(key: str, value: Value) -> str:
         case None:
             return UNKNOWN
         case float() if key.endswith("share"):
-            return f"{value:.0%}"
+            return format_share(value)
         case int() | float() if key.endswith("_bytes"):
             return format_bytes(value)
         case int():

@@ -15,6 +15,7 @@ from rtdebug.snapshot.model import ProcessRecord, Snapshot
 
 MOST_ROWS = 12
 _BAR_COLUMNS = 20
+_MUCH = 0.1
 LABELS = {
     "anon": "anonymous memory",
     "mapped_anon": "in live processes",
@@ -52,6 +53,7 @@ LABELS = {
     "hugetlb": "hugetlb pages",
     "swap": "swap",
     "tcp_buffers": "TCP buffers",
+    "difference": "difference: charged ahead by the CPUs, and figures not of one instant",
 }
 """Of the parts of an accounting, in words."""
 _UNOWNED = {
@@ -76,11 +78,22 @@ def render_overview(snapshot: Snapshot, width: int, colour: bool, most_rows: int
     yield ""
     yield paint("Whose it is (each process by PSS: its part of what it shares)", Style.TITLE, colour)
     yield from _share_lines(snapshot, accounting, most_rows)
-    notes = [*accounting.notes, *snapshot.notes]
+    notes = [*accounting.notes, *snapshot.notes, *_further(accounting)]
     if notes:
         yield ""
     for note in notes:
         yield from wrap(f"note: {note}", width)
+
+
+def _further(accounting: Accounting) -> Iterator[str]:
+    """Where to read on, if much lies in files that no process shows."""
+    inner = (each for part in accounting.parts for each in part.parts)
+    unmapped = sum(each.bytes for each in inner if each.kind == "unmapped_shmem")
+    if unmapped > max(accounting.slack_bytes, _MUCH * (accounting.cgroup_bytes or 0)):
+        yield (
+            f"{format_bytes(unmapped)} of shared memory are mapped by no process; in which files, whose, and which are "
+            "orphans: rtdebug show FILE --section shm"
+        )
 
 
 def describe(snapshot: Snapshot) -> str:
@@ -92,7 +105,8 @@ def describe(snapshot: Snapshot) -> str:
 
 
 def _title(snapshot: Snapshot) -> str:
-    how = ", frozen meanwhile" if snapshot.frozen else ""
+    held = "" if snapshot.frozen_ns is None else f" for {format_duration(snapshot.frozen_ns)}"
+    how = f", frozen{held}" if snapshot.frozen else ""
     return f"Snapshot of {describe(snapshot)}, took {format_duration(snapshot.took_ns)}{how}"
 
 
@@ -211,4 +225,4 @@ def _percent(count: int | None, total: int) -> str:
 
 
 def _bar(count: int, total: int | None) -> str:
-    return "#" * round(_BAR_COLUMNS * max(0, count) / total) if total else ""
+    return "#" * round(_BAR_COLUMNS * min(1, max(0, count) / total)) if total else ""

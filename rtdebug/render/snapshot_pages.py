@@ -21,6 +21,7 @@ from rtdebug.snapshot.shared import report_of
 Row = tuple[str, ...]
 _WIDEST = 60
 _HUGE_ORDER = 9
+_DEEPEST = 10
 
 
 def render_pages(
@@ -54,9 +55,9 @@ def _processes(snapshot: Snapshot, most_rows: int | None) -> Iterator[str]:
             each.state, format_count(each.threads), _number(each.oom_score), _number(each.oom_score_adj),
             format_count(each.fd_count),
             format_duration(None if each.start_time_ns is None else max(0, snapshot.time_ns - each.start_time_ns)),
-            short_path(each.cgroup or UNKNOWN), _indent(each, snapshot.processes) + command_of(each),
+            short_path(each.cgroup or UNKNOWN), "  " * min(depth, _DEEPEST) + command_of(each),
         )
-        for each in _as_tree(snapshot.processes)
+        for depth, each in _as_tree(snapshot.processes)
     ]  # fmt: skip
     yield from _table(header, rows, range(10), most_rows)
 
@@ -244,30 +245,24 @@ def _table(header: Row, rows: Sequence[Row], right: Iterable[int], most_rows: in
         yield f"... and {len(rows) - len(shown):,} more: --all"
 
 
-def _as_tree(processes: Sequence[ProcessRecord]) -> Iterator[ProcessRecord]:
-    """Parents before their children, as `ps f` does; whose parent is outside comes first.
+def _as_tree(processes: Sequence[ProcessRecord]) -> Iterator[tuple[int, ProcessRecord]]:
+    """Depth and process: parents before their children, as `ps f` does; whose parent is outside comes first.
 
     With pids that were used again meanwhile, two can seem to be each other's parents: those come last.
     """
-    left = {process.pid: process for process in processes}
-    known = frozenset(left)
-    children: dict[int, list[ProcessRecord]] = {}
+    known = {process.pid for process in processes}
+    children: dict[int | None, list[ProcessRecord]] = {}
     for process in processes:
-        children.setdefault(process.ppid if process.ppid in known else 0, []).append(process)
-    queue = list(reversed(children.get(0, ())))
+        children.setdefault(process.ppid if process.ppid in known else None, []).append(process)
+    queue = [(0, process) for process in reversed(children.get(None, ()))]
+    shown = set()
     while queue:
-        process = queue.pop()
-        yield left.pop(process.pid)
-        queue += reversed(children.get(process.pid, ()))
-    yield from left.values()
-
-
-def _indent(process: ProcessRecord, processes: Sequence[ProcessRecord]) -> str:
-    parents = {each.pid: each.ppid for each in processes}
-    depth, pid = 0, process.ppid
-    while pid in parents and depth < 10:
-        depth, pid = depth + 1, parents[pid]
-    return "  " * depth
+        depth, process = queue.pop()
+        if process.pid not in shown:
+            shown.add(process.pid)
+            yield depth, process
+            queue += [(depth + 1, child) for child in reversed(children.get(process.pid, ()))]
+    yield from ((0, process) for process in processes if process.pid not in shown)
 
 
 def _huge(group: MappingGroup) -> int | None:

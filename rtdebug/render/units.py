@@ -44,9 +44,22 @@ def short_path(path: str) -> str:
     return _LONG_ID.sub(r"\1", path)
 
 
+def format_share(share: float) -> str:
+    """A part of 1 as `98%`: only all of it is 100%, only nothing 0%."""
+    percent = round(share * 100)
+    if percent == 100 and share < 1:
+        return "99%"
+    return "<1%" if percent == 0 and share > 0 else f"{percent}%"
+
+
 def format_count(count: int | None) -> str:
     """`1,234,567`."""
     return UNKNOWN if count is None else f"{count:,}"
+
+
+def counted(count: int, noun: str) -> str:
+    """`1 kill`, `2 kills`."""
+    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
 
 
 def format_rate(per_second: float | None) -> str:
@@ -99,6 +112,8 @@ def format_value(key: str, value: Value) -> str:
             return "yes" if value else "no"
         case int() | float() if key.endswith("_bytes"):
             return format_bytes(value)
+        case float() if key.endswith("share"):
+            return format_share(value)
         case int() if key.endswith("_ns"):
             return format_duration(value)
         case int() if key.endswith("address") or key.startswith("mapping_"):

@@ -15,7 +15,7 @@ from rtdebug.errors import RtdebugError
 from rtdebug.host.inside import mount_id_of, open_inside
 from rtdebug.host.mounts import Mount, read_mountinfo
 from rtdebug.shm.limits import Limit, LimitKind, binding
-from rtdebug.shm.volumes import Volume, volume_of
+from rtdebug.shm.volumes import Volume, VolumeKind, volume_of
 
 SHM_PATH = "/dev/shm"
 _MOST_MOUNTS = 500
@@ -57,6 +57,11 @@ class TmpfsMount:
     def is_dev_shm(self) -> bool:
         """Whether shm_open(3) finds its files."""
         return self.path == SHM_PATH and not self.covered
+
+    @property
+    def is_of_others(self) -> bool:
+        """Whether it is another container's volume: a process with the host's own mounts sees those of all."""
+        return self.volume.kind is not VolumeKind.HOST and self.volume.host_path == self.path
 
     @property
     def limit(self) -> Limit | None:

@@ -26,7 +26,7 @@ def notes_on(report: ShmReport) -> tuple[str, ...]:
     if report.unseen_pids:
         listed = ", ".join(map(str, report.unseen_pids[:5])) + (", ..." if len(report.unseen_pids) > 5 else "")
         notes.append(
-            f"rtdebug may not look into process {listed}: whether an object is used there is not known; "
+            f"rtdebug could not look into all of process {listed}: whether an object is used there is not known; "
             "before a file is removed, the kernel is asked"
         )
     return tuple(notes)

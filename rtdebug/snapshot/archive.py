@@ -14,27 +14,30 @@ from __future__ import annotations
 
 import gzip
 import io
+import itertools
 import json
-import os
 import re
 import tarfile
 import time
 import zlib
 from collections.abc import Iterator
-from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from rtdebug.errors import RtdebugError, UsageProblem
+from rtdebug.errors import RtdebugError
+from rtdebug.host.placing import TakenProblem, placed_file
 from rtdebug.snapshot.accounting import account
 from rtdebug.snapshot.codec import FormError, from_plain, to_plain
 from rtdebug.snapshot.model import SCHEMA_VERSION, MappingGroup, Snapshot
 
 FORMAT = "rtdebug snapshot"
 _LEVEL = 3  # level 9 takes ten times as long, for a tenth less
-_MOST_MEMBER_BYTES = 1 << 30
-"""A file somebody sends can be made to unpack for ever."""
+_MOST_BYTES = 256 << 20
+"""Unpacked; 100,000 groups of mappings take 60 MB."""
+_NAMES = ("manifest.json", "snapshot.json", "mappings.jsonl", "accounting.json")
+_RANDOM_ID = re.compile(r"^([0-9a-f]{12})[0-9a-f]{52}$")
+_BROKEN = (tarfile.TarError, gzip.BadGzipFile, zlib.error, EOFError, KeyError, ValueError, RecursionError)
 _HINT = "a snapshot is made by: rtdebug snapshot CONTAINER"
 
 
@@ -42,54 +45,51 @@ class ArchiveError(RtdebugError):
     """The file is no snapshot that this version can read, or is damaged."""
 
 
-def default_path(snapshot: Snapshot) -> Path:
+def default_path(snapshot: Snapshot, further: str = "") -> Path:
     """A name with container and time, in the current folder; nothing of the container's name leads elsewhere."""
-    name = snapshot.container.name or snapshot.container.id[:12]
+    name = snapshot.container.name or _RANDOM_ID.sub(r"\1", snapshot.container.id)
     safe = re.sub(r"[^\w.-]+", "-", name, flags=re.ASCII).strip(".-")[:60] or "container"
     moment = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime(snapshot.time_ns // 1_000_000_000))
-    return Path(f"rtdebug-{safe}-{moment}.tar.gz")
+    return Path(f"rtdebug-{safe.removeprefix('rtdebug-')}-{moment}{further}.tar.gz")
 
 
-def refuse_existing(path: Path | None, force: bool) -> None:
-    """Raises UsageProblem if a file is there and may not be replaced."""
-    if path is not None and path.exists() and not force:
-        raise UsageProblem(f"{path} is there already", "give another --file, or --force to replace it")
+def write_archive(snapshot: Snapshot, path: Path, replace_file: bool = True) -> int:
+    """Write the file. Returns its size in bytes.
+
+    Raises RtdebugError, UsageProblem: something is there that may not be replaced, or is no file.
+    """
+    with placed_file(path, replace_file) as file:
+        with tarfile.open(fileobj=file, mode="w:gz", compresslevel=_LEVEL) as archive:
+            for name, content in _members(snapshot):
+                _add(archive, name, content, snapshot.time_ns)
+        return file.tell()
 
 
-def write_archive(snapshot: Snapshot, path: Path) -> int:
-    """Write the file; an existing one is replaced. Returns its size in bytes. Raises RtdebugError."""
-    unfinished = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        fd = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-        with os.fdopen(fd, "wb") as file:
-            with tarfile.open(fileobj=file, mode="w:gz", compresslevel=_LEVEL) as archive:
-                for name, content in _members(snapshot):
-                    _add(archive, name, content, snapshot.time_ns)
-            size_bytes = file.tell()
-        unfinished.replace(path)
-    except OSError as error:
-        raise RtdebugError(f"cannot write {path}: {error.strerror}", "give another place with --file") from None
-    finally:
-        with suppress(OSError):
-            unfinished.unlink()
-    return size_bytes
+def write_archive_here(snapshot: Snapshot) -> tuple[Path, int]:
+    """As write_archive(), under the default name; a second one of the same second gets `-2` behind it."""
+    path = default_path(snapshot)
+    for number in itertools.count(2):
+        try:
+            return path, write_archive(snapshot, path, replace_file=False)
+        except TakenProblem:
+            path = default_path(snapshot, f"-{number}")
+    raise AssertionError("unreachable")
 
 
 def read_archive(path: Path) -> Snapshot:
-    """The snapshot in a file. Raises ArchiveError."""
+    """The snapshot in a file, or in a pipe. Raises ArchiveError."""
     try:
-        with tarfile.open(path, mode="r:gz") as archive:
-            manifest = _object(archive, "manifest.json")
-            _check(manifest, path)
-            plain = _object(archive, "snapshot.json")
-            groups = _groups(archive)
+        members = _read(path)
+        _check(_object(members, "manifest.json"), path)
+        plain = _object(members, "snapshot.json")
+        groups = _groups(members["mappings.jsonl"])
         return _with_mappings(from_plain(Snapshot, plain), groups)
     except FormError as error:
         raise ArchiveError(f"{path}: {error.message}", error.hint) from None
-    except (tarfile.TarError, gzip.BadGzipFile, zlib.error, EOFError, KeyError, ValueError) as error:
-        raise ArchiveError(f"{path} is no snapshot, or damaged: {error}", _HINT) from None
+    except _BROKEN as error:
+        raise ArchiveError(f"{path} is no snapshot, or damaged: {_reason(error)}", _HINT) from None
     except OSError as error:
-        raise ArchiveError(f"cannot read {path}: {error.strerror}", _HINT) from None
+        raise ArchiveError(f"cannot read {path}: {error.strerror or error}", _HINT) from None
 
 
 def _members(snapshot: Snapshot) -> Iterator[tuple[str, bytes]]:
@@ -102,7 +102,7 @@ def _members(snapshot: Snapshot) -> Iterator[tuple[str, bytes]]:
         "time_ns": snapshot.time_ns,
         "processes": len(snapshot.processes),
         "mapping_groups": groups,
-        "members": ["manifest.json", "snapshot.json", "mappings.jsonl", "accounting.json"],
+        "members": list(_NAMES),
     }
     yield "manifest.json", _encode(manifest)
     bare = replace(snapshot, processes=tuple(replace(process, mappings=()) for process in snapshot.processes))
@@ -129,16 +129,45 @@ def _add(archive: tarfile.TarFile, name: str, content: bytes, time_ns: int) -> N
     archive.addfile(member, io.BytesIO(content))
 
 
-def _read(archive: tarfile.TarFile, name: str) -> bytes:
-    member = archive.getmember(name)
-    file = archive.extractfile(member)
-    if file is None or member.size > _MOST_MEMBER_BYTES:
-        raise ValueError(f"{name} is no file, or larger than any snapshot")
-    return file.read()
+class _Bounded(io.RawIOBase):
+    """The first bytes of a stream: somebody can make a small file that unpacks for ever."""
+
+    def __init__(self, stream: gzip.GzipFile, most_bytes: int) -> None:
+        super().__init__()
+        self._stream, self._left_bytes = stream, most_bytes
+
+    def read(self, count: int = -1) -> bytes:
+        """As a file does. Raises ValueError behind the last byte that is allowed."""
+        content = self._stream.read(count)
+        self._left_bytes -= len(content)
+        if self._left_bytes < 0:
+            raise ValueError("it is larger than any snapshot")
+        return content
 
 
-def _object(archive: tarfile.TarFile, name: str) -> dict[str, Any]:
-    value = json.loads(_read(archive, name))
+def _read(path: Path) -> dict[str, bytes]:
+    """The members that are ours, in the order of the file: so a pipe will do, and no link is followed."""
+    found: dict[str, bytes] = {}
+    with gzip.open(path) as unpacked, tarfile.open(fileobj=_Bounded(unpacked, _MOST_BYTES), mode="r|") as archive:
+        for member in archive:
+            content = archive.extractfile(member) if member.isreg() and not member.issparse() else None
+            if member.name in _NAMES and content is not None:
+                found[member.name] = content.read()
+    return found
+
+
+def _reason(error: Exception) -> str:
+    match error:
+        case KeyError():
+            return f"it has no {error.args[0]}"
+        case RecursionError():
+            return "its lists are nested too deep"
+        case _:
+            return str(error)
+
+
+def _object(members: dict[str, bytes], name: str) -> dict[str, Any]:
+    value = json.loads(members[name])
     if not isinstance(value, dict):
         raise ValueError(f"{name} is no JSON object")
     return value
@@ -154,10 +183,12 @@ def _check(manifest: dict[str, Any], path: Path) -> None:
         )
 
 
-def _groups(archive: tarfile.TarFile) -> dict[int, list[MappingGroup]]:
+def _groups(lines: bytes) -> dict[int, list[MappingGroup]]:
     groups: dict[int, list[MappingGroup]] = {}
-    for line in _read(archive, "mappings.jsonl").splitlines():
+    for line in lines.splitlines():
         plain = json.loads(line)
+        if not isinstance(plain, dict) or not isinstance(plain.get("pid"), int):
+            raise ValueError("a line of mappings.jsonl is no mapping of a process")
         groups.setdefault(plain["pid"], []).append(from_plain(MappingGroup, plain))
     return groups
 

@@ -66,7 +66,9 @@ def _decoder(kind: Any) -> Decoder:  # noqa: ANN401 - any type hint
         return kind
     if kind is float:
         return lambda value: float(_checked(value, (int, float)))
-    if kind in (int, str, bool):
+    if kind is int:
+        return _integer
+    if kind in (str, bool):
         return lambda value: _checked(value, (kind,))
     return lambda value: value
 
@@ -109,6 +111,14 @@ def _is_given(field: Field[Any], given: Mapping[str, object]) -> bool:
     if field.default is MISSING and field.default_factory is MISSING:
         raise KeyError(f"{field.name} is missing")
     return False
+
+
+def _integer(value: Any) -> int:  # noqa: ANN401
+    """All figures of the kernel fit 64 bits, with or without sign; so a reader need not fear larger ones."""
+    number: int = _checked(value, (int,))
+    if not -(2**63) <= number < 2**64:
+        raise ValueError("a number of more than 64 bits")
+    return number
 
 
 def _checked(value: Any, kinds: tuple[type, ...]) -> Any:  # noqa: ANN401

@@ -1,15 +1,15 @@
 """The text of smaps as a table of bytes: all digits of all mappings become numbers at once.
 
 In one text the kernel prints the same keys for each mapping, in lines of 28 bytes: key and blanks 16, number 8, flush
-right, " kB" and newline (fs/proc/task_mmu.c: __show_smap, seq_put_decimal_ull_width). So what stands between the
-line `Size:` and `VmFlags:` has the same length for each mapping; Size itself may have more digits. Whatever is not
-so (an old kernel, 100 GB resident in one mapping, a file called "VmFlags:") is left to host.maps.
+right, " kB" and newline (fs/proc/task_mmu.c: __show_smap, seq_put_decimal_ull_width). Behind them stand those that are
+no sizes: THPeligible, ProtectionKey, VmFlags. Mappings whose text is the same but for the address are counted, and
+looked at once. Whatever is not so (an old kernel, 100 GB resident in one mapping) is left to host.maps.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
 
 import numpy as np
@@ -24,36 +24,61 @@ _LINE_BYTES = 28
 _LINE_WORDS = _LINE_BYTES // 4
 _UNIT = int.from_bytes(b" kB\n", "little")
 _FIELD = re.compile(rb"(\w+): *\d+ kB\n")
-_FLAGS = b"VmFlags:"
+_SIZE = b"\nSize:"
+_LAST_LINE = b"\nVmFlags:"
+_PART_BYTES = 1 << 20
+_FLAGS = re.compile(rb"^VmFlags:(.*)", re.MULTILINE)
+_ELIGIBLE = re.compile(rb"^THPeligible: +(\d)", re.MULTILINE)
 
 _Table = npt.NDArray[np.int64]
+_Key = tuple[bytes, bytes]
+"""The line of maps from behind the address on, and the lines that are no sizes."""
 
 
 def groups_by_columns(text: bytes) -> list[MappingGroup] | None:
     """The groups of mappings; None for a text of another form."""
-    first, *rest = text.split(_FLAGS)
-    begin = first.find(b"\n", first.find(b"\n") + 1) + 1  # behind the lines of the header and of Size
-    size = len(first) - begin
-    if not rest or not begin or size <= 0:
+    counts: dict[_Key, int] = {}
+    for key in _entries(text):
+        counts[key] = counts.get(key, 0) + 1
+    bodies = [body for _, body in counts]
+    begins = [body.find(b"\n") + 1 for body in bodies]  # behind the number of Size
+    if not bodies or not all(begins):
         return None
-    names = _field_names(first[begin:])
-    last_flags = rest.pop().rstrip(b"\n")
-    tables = b"".join([first[begin:], *[block[-size:] for block in rest]])
-    figures = _figures(tables, size, len(names), len(rest) + 1)
-    if figures is None:
-        return None
-    # of each block: flags of the mapping before, header, Size, and nothing behind the last newline
-    heads = b"".join([b"\n", first[:-size], *[block[:-size] for block in rest]]).split(b"\n")
-    if len(heads) != 3 * (len(rest) + 1) + 1:
-        return None
-    flags = [*heads[3:-1:3], last_flags]
-    others = size - len(names) * _LINE_BYTES
-    tails = [tables[end - others : end] for end in range(size, len(tables) + 1, size)]
+    names = _field_names(bodies[0][begins[0] :])
+    ends = [begin + len(names) * _LINE_BYTES for begin in begins]
+    figures = _figures([body[begin:end] for body, begin, end in zip(bodies, begins, ends, strict=True)], len(names))
     try:
-        sizes = [int(line.removeprefix(b"Size:")[:-3]) * 1024 for line in heads[2::3]]
+        sizes = [int(body[: begin - len(b" kB\n")]) * 1024 for body, begin in zip(bodies, begins, strict=True)]
     except ValueError:
         return None
-    return _grouped(heads[1::3], flags, tails, np.column_stack((sizes, figures)), names)
+    if figures is None:
+        return None
+    keys = [_without_offset(head, body[end:]) for (head, body), end in zip(counts, ends, strict=True)]
+    return _grouped(keys, list(counts.values()), np.column_stack((sizes, figures)), names)
+
+
+def _entries(text: bytes) -> Iterator[_Key]:
+    """Of each mapping the line of maps from behind the address on, and all that is below `Size:`.
+
+    The kernel escapes newlines in names: no name can forge a line.
+    """
+    for part in _parts(text):
+        head, *pieces = part.split(_SIZE)
+        for piece in pieces:
+            body, _, following = piece.rpartition(b"\n")
+            yield head[head.find(b" ") :], body
+            head = following
+
+
+def _parts(text: bytes) -> Iterator[bytes]:
+    """Of some 1 MiB, whole mappings each, for they are copied: one process can have 50 MiB of smaps."""
+    begin = 0
+    while begin < len(text):
+        flags = text.find(_LAST_LINE, begin + _PART_BYTES)
+        end = text.find(b"\n", flags + 1) + 1 if flags >= 0 else 0
+        end = end or len(text)
+        yield text[begin:end]
+        begin = end
 
 
 def _field_names(block: bytes) -> list[str]:
@@ -66,12 +91,12 @@ def _field_names(block: bytes) -> list[str]:
     return names
 
 
-def _figures(tables: bytes, size: int, lines: int, count: int) -> _Table | None:
+def _figures(tables: Sequence[bytes], lines: int) -> _Table | None:
     """Bytes by mapping and field; None if a line does not end where it should."""
-    if not lines or len(tables) != size * count:
+    joined = b"".join(tables)
+    if not lines or len(joined) != lines * _LINE_BYTES * len(tables):
         return None
-    rows = np.frombuffer(tables, np.uint8).reshape(count, size)[:, : lines * _LINE_BYTES]
-    words = np.ascontiguousarray(rows).view("<u4").reshape(count, lines, _LINE_WORDS)
+    words = np.frombuffer(joined, "<u4").reshape(len(tables), lines, _LINE_WORDS)
     if (words[:, :, -1] != _UNIT).any():
         return None
     return _numbers(np.ascontiguousarray(words[:, :, 4:6]).view("<u8")[:, :, 0]) * 1024
@@ -85,31 +110,25 @@ def _numbers(digits: npt.NDArray[np.uint64]) -> _Table:
     return value.astype(np.int64)
 
 
-def _grouped(
-    headers: list[bytes], flags: list[bytes], tails: list[bytes], table: _Table, names: list[str]
-) -> list[MappingGroup]:
-    """Twice: by the text behind the address, which is cheap, and then without the offset in the file."""
-    texts = [header[header.index(b" ") :] for header in headers]
-    index_of: dict[tuple[bytes, bytes, bytes], int] = {}
-    indexes = [index_of.setdefault(key, len(index_of)) for key in zip(texts, flags, tails, strict=True)]
-    finals: dict[tuple[bytes, bytes, bytes], int] = {}
-    examples = list(index_of)
-    final_of = [finals.setdefault(_without_offset(*key), len(finals)) for key in examples]
-    chosen = np.array(final_of)[indexes]
+def _grouped(keys: Sequence[_Key], counts: Sequence[int], table: _Table, names: list[str]) -> list[MappingGroup]:
+    """Rows of `table`, each of so many mappings, added up where their keys are equal."""
+    index_of: dict[_Key, int] = {}
+    chosen = np.array([index_of.setdefault(key, len(index_of)) for key in keys])
     order = np.argsort(chosen, kind="stable")
-    starts = np.searchsorted(chosen[order], np.arange(len(finals)))
-    sums = np.add.reduceat(table[order], starts, axis=0).tolist()
-    counts = np.bincount(chosen).tolist()
+    starts = np.searchsorted(chosen[order], np.arange(len(index_of)))
+    weights = np.array(counts)
+    sums = np.add.reduceat((table * weights[:, None])[order], starts, axis=0).tolist()
+    totals = np.add.reduceat(weights[order], starts).tolist()
     make = _maker(tuple(names))
-    return [make(*key, count, row) for key, count, row in zip(finals, counts, sums, strict=True)]
+    return [make(*key, count, row) for key, count, row in zip(index_of, totals, sums, strict=True)]
 
 
-def _without_offset(text: bytes, flags: bytes, tail: bytes) -> tuple[bytes, bytes, bytes]:
-    _, perms, _, file = text.split(b" ", 3)
-    return b" %s 00000000 %s" % (perms, file), flags, tail
+def _without_offset(head: bytes, tail: bytes) -> _Key:
+    _, perms, _, file = head.split(b" ", 3)
+    return b" %s 00000000 %s" % (perms, file), tail
 
 
-_Maker = Callable[[bytes, bytes, bytes, int, list[int]], MappingGroup]
+_Maker = Callable[[bytes, bytes, int, list[int]], MappingGroup]
 
 
 @lru_cache(maxsize=4)
@@ -117,8 +136,8 @@ def _maker(names: tuple[str, ...]) -> _Maker:
     """What makes a group of the sums of these fields."""
     places = [names.index(name) + 1 if name in names else None for name in USE_FIELDS]
 
-    def make(text: bytes, flags: bytes, tail: bytes, count: int, sums: list[int]) -> MappingGroup:
-        mapping, vm_flags, eligible = _named(text, flags, tail)
+    def make(head: bytes, tail: bytes, count: int, sums: list[int]) -> MappingGroup:
+        mapping, vm_flags, eligible = _named(head, tail)
         use = MemoryUse(*[None if place is None else sums[place] for place in places])
         return MappingGroup(
             mapping.kind, mapping.path, mapping.deleted, mapping.perms, mapping.device, mapping.inode_id,
@@ -129,8 +148,9 @@ def _maker(names: tuple[str, ...]) -> _Maker:
 
 
 @lru_cache(maxsize=4096)
-def _named(text: bytes, flags: bytes, tail: bytes) -> tuple[Mapping, str, bool | None]:
+def _named(head: bytes, tail: bytes) -> tuple[Mapping, str | None, bool | None]:
     """Many processes map the same libraries."""
-    (mapping,) = parse_maps(decode(b"0-0" + text))
-    eligible = re.search(rb"THPeligible: +(\d)", tail)
-    return mapping, decode(flags).strip(), None if eligible is None else eligible[1] != b"0"
+    (mapping,) = parse_maps(decode(b"0-0" + head))
+    flags = _FLAGS.search(tail)
+    eligible = _ELIGIBLE.search(tail)
+    return mapping, decode(flags[1]).strip() if flags else None, None if eligible is None else eligible[1] != b"0"

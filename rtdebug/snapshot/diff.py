@@ -6,6 +6,7 @@ line: a worker that was restarted. The rest appeared or vanished.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -134,12 +135,12 @@ def _pairs(before: Sequence[ProcessRecord], after: Sequence[ProcessRecord]) -> I
             yield _Pair(process, same)
         else:
             gone.append(process)
-    new: dict[tuple[str, ...], list[ProcessRecord]] = {}
+    new: dict[tuple[str, ...], deque[ProcessRecord]] = {}
     for process in now.values():
-        new.setdefault(_called(process), []).append(process)
+        new.setdefault(_called(process), deque()).append(process)
     for process in gone:
         heirs = new.get(_called(process))
-        yield _Pair(process, heirs.pop(0) if heirs else None)
+        yield _Pair(process, heirs.popleft() if heirs else None)
     yield from (_Pair(None, process) for heirs in new.values() for process in heirs)
 
 
@@ -151,8 +152,8 @@ def _kinds(before: Snapshot, after: Snapshot) -> Iterator[Change]:
     accounts = account(before), account(after)
     figures = [dict(_flat(each.parts)) | dict(_flat(each.beside)) for each in accounts]
     for each, found in zip(accounts, figures, strict=True):
-        if each.cgroup_bytes is not None:
-            found["cgroup"] = each.cgroup_bytes
+        sums = {"cgroup": each.cgroup_bytes, "difference": each.difference_bytes}
+        found.update({name: size for name, size in sums.items() if size is not None})
     old, new = ({name: (size, None) for name, size in each.items()} for each in figures)
     yield from _changes(Subject.KIND, old, new)
 

@@ -7,8 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import select
-import signal
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -18,12 +16,12 @@ from rtdebug.errors import HostUnable, RtdebugError
 from rtdebug.host.cgroup import pids_of
 from rtdebug.host.controllers import controller_folder
 from rtdebug.host.text import read_text
+from rtdebug.host.watchdog import Watchdog
 
 LONGEST_S = 30.0
 """After so long the watchdog thaws, even if the snapshot has not come to its end."""
 _FREEZES_WITHIN_S = 2.0
 _POLL_S = 0.002
-_LOOKS_EVERY_S = 0.2
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,68 +77,31 @@ def find_freezer(pid: int, cgroup: str, proc: Path = Path("/proc")) -> Freezer:
 
 
 @contextlib.contextmanager
-def frozen(freezer: Freezer) -> Iterator[bool]:
-    """Hold a container still. Gives whether all of it stands still; one that was paused before stays paused.
+def frozen(freezer: Freezer) -> Iterator[None]:
+    """Hold a container still; whether all of it stands still, is_frozen() tells. One that was paused stays paused.
 
-    A child process watches: it thaws when this process ends, however it ends, and after LONGEST_S.
+    It is thawed when this process ends, however it ends, and after LONGEST_S.
     """
     if freezer.is_asked():
-        yield freezer.is_frozen()
+        yield
         return
-    watchdog = _Watchdog(freezer)
-    try:
+    with Watchdog(freezer.thaw, LONGEST_S):
         try:
-            freezer.freeze()
-        except OSError as error:
-            raise RtdebugError(f"--freeze: the kernel refused: {error.strerror}", "run it without --freeze") from None
-        yield _wait_until_frozen(freezer)
-    finally:
-        freezer.thaw()
-        watchdog.dismiss()
+            _freeze(freezer)
+            yield
+        finally:
+            freezer.thaw()  # by ourselves too: somebody may have killed the watchdog
 
 
-class _Watchdog:
-    """A child that thaws the cgroup once our end of a pipe is closed: by us, or by the kernel when we die."""
-
-    def __init__(self, freezer: Freezer) -> None:
-        read_fd, self._fd = os.pipe2(os.O_CLOEXEC)
-        parent = os.getpid()
-        self._pid = os.fork()
-        if self._pid == 0:
-            _watch(freezer, parent, read_fd, self._fd)
-        os.close(read_fd)
-
-    def dismiss(self) -> None:
-        """End it; it thaws once more, which does no harm."""
-        os.close(self._fd)
-        os.waitpid(self._pid, 0)
-
-
-def _watch(freezer: Freezer, parent: int, read_fd: int, write_fd: int) -> None:
-    """Never returns. Signals meant for rtdebug's whole process group must not reach it."""
-    try:
-        os.setsid()
-        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT):
-            signal.signal(number, signal.SIG_IGN)
-        os.close(write_fd)
-        deadline = time.monotonic() + LONGEST_S
-        # The parent too: other children of it hold a copy of its end of the pipe.
-        while os.getppid() == parent and time.monotonic() < deadline:
-            if select.select([read_fd], [], [], _LOOKS_EVERY_S)[0]:
-                break
-        freezer.thaw()
-    finally:
-        os._exit(0)
-
-
-def _wait_until_frozen(freezer: Freezer) -> bool:
+def _freeze(freezer: Freezer) -> None:
     """A task in an uninterruptible wait cannot be frozen: then we read it as it is."""
+    try:
+        freezer.freeze()
+    except OSError as error:
+        raise RtdebugError(f"--freeze: the kernel refused: {error.strerror}", "run it without --freeze") from None
     deadline = time.monotonic() + _FREEZES_WITHIN_S
-    while not freezer.is_frozen():
-        if time.monotonic() > deadline:
-            return False
+    while not freezer.is_frozen() and time.monotonic() < deadline:
         time.sleep(_POLL_S)
-    return True
 
 
 def _above(folder: Path, cgroup: str) -> Path:

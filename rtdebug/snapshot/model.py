@@ -166,6 +166,8 @@ class SharedMemory:
     """Whether its SysV segments could be read."""
     unseen_pids: tuple[int, ...]
     """Processes that could not be asked whether they use it."""
+    cut: tuple[str, ...] = ()
+    """Mounts with more files than are read: the rest is missing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,6 +217,7 @@ class Snapshot:
     took_ns: int
     """Figures are not of one instant: so long it took. With --freeze nothing changed meanwhile."""
     frozen: bool
+    """All of it stood still until all was read."""
     container: Container
     cgroup_version: int | None
     runtime: RuntimeRecord
@@ -230,3 +233,5 @@ class Snapshot:
     schema: int = SCHEMA_VERSION
     inside: InsideRecord | None = None
     """With --exec."""
+    frozen_ns: int | None = None
+    """How long it was held still; None: it was not."""

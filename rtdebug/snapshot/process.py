@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import os
 import re
-from contextlib import suppress
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 
 from rtdebug.host.cgroup import memory_entry, parse_proc_cgroup
 from rtdebug.host.descriptors import FdGroup, MountTable, read_fds
 from rtdebug.host.maps import MapsError, MemoryUse, parse_smaps_rollup
-from rtdebug.host.process import ProcessStat, parse_cmdline, parse_status_ids, read_stat
-from rtdebug.host.text import decode, parse_int, read_text
+from rtdebug.host.process import ProcessIds, ProcessStat, parse_cmdline, parse_stat, parse_status_ids
+from rtdebug.host.process_folder import ProcessFolder
+from rtdebug.host.text import parse_int, read_text
 from rtdebug.snapshot.model import MappingGroup, ProcessRecord
 from rtdebug.snapshot.smaps import SmapsReader
 
 NAMESPACES = ("cgroup", "ipc", "mnt", "net", "pid", "time", "user", "uts")
-_INODE = re.compile(r"\w+:\[(\d+)\]")
 _MOST_ENVIRON_BYTES = 1 << 20
 _MOST_CMDLINE_BYTES = 64 << 10
 
@@ -34,38 +34,42 @@ class ProcessReader:
     with_mappings: bool = True
 
     def read(self, pid: int) -> ProcessRecord | None:
-        """The record of `pid`; None if it has exited, or another process has got its pid meanwhile."""
-        before = read_stat(pid, self.proc)
-        status = read_text(self.proc / str(pid) / "status")
-        ids = parse_status_ids(status) if status else None
-        if before is None or ids is None or status is None:
+        """The record of `pid`; None if it has exited, or exits meanwhile."""
+        try:
+            with ProcessFolder(pid, self.proc) as folder:
+                return self._read(folder)
+        except (FileNotFoundError, ProcessLookupError):
             return None
-        record = self._record(before, ids.ns_pids, ids.uid, status)
-        after = read_stat(pid, self.proc)
-        return record if after is not None and after.start_ticks == before.start_ticks else None
 
-    def _record(self, stat: ProcessStat, ns_pids: tuple[int, ...], uid: int, status: str) -> ProcessRecord:
-        folder = self.proc / str(stat.pid)
+    def _read(self, folder: ProcessFolder) -> ProcessRecord | None:
+        stat = parse_stat(folder.text("stat") or "")
+        status = folder.text("status") or ""
+        ids = parse_status_ids(status)
+        if stat is None or ids is None:
+            return None
+        record = self._record(folder, stat, ids, status)
+        return record if folder.text("stat") else None
+
+    def _record(self, folder: ProcessFolder, stat: ProcessStat, ids: ProcessIds, status: str) -> ProcessRecord:
         unread: list[str] = []
-        cgroup = memory_entry(parse_proc_cgroup(read_text(folder / "cgroup") or ""))
-        mappings = self._mappings(stat, unread)
-        fds = self._fds(stat, unread)
+        mappings = self._mappings(folder, stat, unread)
+        fds = self._fds(folder, unread)
         return ProcessRecord(
             pid=stat.pid,
-            ns_pids=ns_pids,
+            ns_pids=ids.ns_pids,
             ppid=stat.ppid,
             comm=stat.comm,
-            cmdline=parse_cmdline(read_bounded(folder / "cmdline", _MOST_CMDLINE_BYTES) or ""),
+            cmdline=parse_cmdline(folder.text("cmdline", _MOST_CMDLINE_BYTES) or ""),
             state=stat.state,
             threads=status_value(status, "Threads"),
-            uid=uid,
+            uid=ids.uid,
             start_ticks=stat.start_ticks,
             start_time_ns=self._start_time_ns(stat.start_ticks),
-            oom_score=parse_int(read_text(folder / "oom_score")),
-            oom_score_adj=parse_int(read_text(folder / "oom_score_adj")),
-            cgroup=cgroup.path if cgroup else None,
-            namespaces=read_namespaces(folder),
-            memory=self._rollup(stat, unread),
+            oom_score=parse_int(folder.text("oom_score")),
+            oom_score_adj=parse_int(folder.text("oom_score_adj")),
+            cgroup=_memory_cgroup(folder.text("cgroup") or ""),
+            namespaces=namespaces_of(folder),
+            memory=self._rollup(folder, stat, unread),
             page_table_bytes=_kib(status_value(status, "VmPTE")),
             mapping_count=None if mappings is None else sum(group.count for group in mappings),
             mappings=mappings or (),
@@ -75,19 +79,19 @@ class ProcessReader:
             unread=tuple(unread),
         )
 
-    def _mappings(self, stat: ProcessStat, unread: list[str]) -> tuple[MappingGroup, ...] | None:
+    def _mappings(self, folder: ProcessFolder, stat: ProcessStat, unread: list[str]) -> tuple[MappingGroup, ...] | None:
         if not self.with_mappings or stat.state in "ZX":
             return None
         try:
-            return self.smaps.read(stat.pid, self.proc)
+            return self.smaps.read(folder)
         except (OSError, MapsError):
             unread.append("smaps")
             return None
 
-    def _rollup(self, stat: ProcessStat, unread: list[str]) -> MemoryUse | None:
+    def _rollup(self, folder: ProcessFolder, stat: ProcessStat, unread: list[str]) -> MemoryUse | None:
         if stat.state in "ZX":
             return None
-        text = read_text(self.proc / str(stat.pid) / "smaps_rollup")
+        text = folder.text("smaps_rollup")
         if text is None:
             unread.append("smaps_rollup")
         try:
@@ -96,8 +100,8 @@ class ProcessReader:
             unread.append("smaps_rollup")
             return None
 
-    def _fds(self, stat: ProcessStat, unread: list[str]) -> tuple[int, tuple[FdGroup, ...]] | None:
-        fds = read_fds(stat.pid, self.mounts, self.proc)
+    def _fds(self, folder: ProcessFolder, unread: list[str]) -> tuple[int, tuple[FdGroup, ...]] | None:
+        fds = read_fds(folder, self.mounts)
         if fds is None:
             unread.append("fd")
         return fds
@@ -107,44 +111,39 @@ class ProcessReader:
             return None
         return self.boot_time_ns + start_ticks * 1_000_000_000 // os.sysconf("SC_CLK_TCK")
 
-    def _environ(self, folder: Path) -> tuple[str, ...] | None:
+    def _environ(self, folder: ProcessFolder) -> tuple[str, ...] | None:
         if not self.with_environ:
             return None
-        text = read_bounded(folder / "environ", _MOST_ENVIRON_BYTES)
+        text = folder.text("environ", _MOST_ENVIRON_BYTES)
         return None if text is None else parse_cmdline(text)
 
 
-def read_namespaces(folder: Path) -> dict[str, int]:
-    """Kind to inode number, of the folder /proc/PID; without those that may not be read."""
-    found: dict[str, int] = {}
+@lru_cache(maxsize=64)
+def _memory_cgroup(text: str) -> str | None:
+    """Of the text of /proc/PID/cgroup, mostly the same for all processes of a container."""
+    entry = memory_entry(parse_proc_cgroup(text))
+    return entry.path if entry else None
+
+
+def namespaces_of(folder: ProcessFolder) -> dict[str, int]:
+    """Kind to inode number, without those that may not be read."""
+    found = ((kind, folder.namespace_id(kind)) for kind in NAMESPACES)
+    return {kind: inode for kind, inode in found if inode is not None}
+
+
+def read_namespaces(pid: int | str, proc: Path = Path("/proc")) -> dict[str, int]:
+    """As namespaces_of(); none of a process that has exited."""
     try:
-        folder_fd = os.open(folder / "ns", os.O_PATH | os.O_CLOEXEC)
+        with ProcessFolder(pid, proc) as folder:
+            return namespaces_of(folder)
     except OSError:
-        return found
-    try:
-        for kind in NAMESPACES:
-            with suppress(OSError):
-                match = _INODE.fullmatch(os.readlink(kind, dir_fd=folder_fd))
-                if match:
-                    found[kind] = int(match[1])
-    finally:
-        os.close(folder_fd)
-    return found
+        return {}
 
 
 def read_boot_time_ns(proc: Path = Path("/proc")) -> int | None:
     """Unix time of the boot, from `btime` of /proc/stat: whole seconds, as the clock is set now."""
     match = re.search(r"^btime (\d+)$", read_text(proc / "stat") or "", re.MULTILINE)
     return int(match[1]) * 1_000_000_000 if match else None
-
-
-def read_bounded(path: Path, limit_bytes: int) -> str | None:
-    """The first `limit_bytes` of a file that a process fills; None if it cannot be read."""
-    try:
-        with path.open("rb") as file:
-            return decode(file.read(limit_bytes))
-    except OSError:
-        return None
 
 
 def status_value(status: str, key: str) -> int | None:

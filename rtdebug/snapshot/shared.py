@@ -30,6 +30,7 @@ class SharedMemoryQuestion:
             dev_shm_fstype=report.dev_shm_fstype,
             segments_seen=report.segments_seen,
             unseen_pids=report.unseen_pids,
+            cut=report.cut,
         )
 
 
@@ -48,4 +49,5 @@ def report_of(snapshot: Snapshot) -> ShmReport | None:
         comms=frozenset(process.comm for process in snapshot.processes),
         segments_seen=shared.segments_seen,
         unseen_pids=shared.unseen_pids,
+        cut=shared.cut,
     )

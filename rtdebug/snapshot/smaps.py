@@ -11,9 +11,9 @@ from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, fields, replace
 from functools import cache
-from pathlib import Path
 
 from rtdebug.host.maps import Mapping, MappingKind, MemoryUse, SmapsEntry, parse_smaps
+from rtdebug.host.process_folder import ProcessFolder
 from rtdebug.host.text import decode
 from rtdebug.snapshot.model import MappingGroup
 
@@ -36,9 +36,9 @@ class SmapsReader:
     room: int = MOST_GROUPS
     seen_bytes: int = 0
 
-    def read(self, pid: int, proc: Path = Path("/proc")) -> tuple[MappingGroup, ...]:
-        """The mappings of `pid`, those with most memory first. Raises OSError, MapsError."""
-        return self.parse((proc / str(pid) / "smaps").read_bytes())
+    def read(self, folder: ProcessFolder) -> tuple[MappingGroup, ...]:
+        """The mappings of a process, those with most memory first. Raises OSError, MapsError."""
+        return self.parse(folder.raw("smaps"))
 
     def parse(self, text: bytes) -> tuple[MappingGroup, ...]:
         """As read(), of the text. Raises MapsError."""

@@ -38,7 +38,7 @@ def collect_namespaces(records: Sequence[ProcessRecord], proc: Path = Path("/pro
 
 def host_namespaces(proc: Path = Path("/proc")) -> dict[str, int]:
     """Those of the host's init; where that may not be looked at, those of rtdebug itself."""
-    return read_namespaces(proc / "1") or read_namespaces(proc / "self")
+    return read_namespaces(1, proc) or read_namespaces("self", proc)
 
 
 def _is_host(host: Mapping[str, int], kind: str, inode: int) -> bool | None:
@@ -53,7 +53,7 @@ def _others(
     for pid in pids(proc):
         if pid in members:
             continue
-        for key in read_namespaces(proc / str(pid)).items():
+        for key in read_namespaces(pid, proc).items():
             if key in own and len(found.setdefault(key, {})) < _MOST_CGROUPS:
                 entry = memory_entry(parse_proc_cgroup(read_text(proc / str(pid) / "cgroup") or ""))
                 found[key].update({entry.path: None} if entry else {})

@@ -15,7 +15,7 @@ from rtdebug.errors import HostUnable, RtdebugError, TargetError
 from rtdebug.host.cgroup import MemoryHierarchy, find_memory_hierarchy
 from rtdebug.host.process import namespace_id
 from rtdebug.snapshot.cgroups import read_cgroups
-from rtdebug.snapshot.freeze import find_freezer, frozen
+from rtdebug.snapshot.freeze import Freezer, find_freezer, frozen
 from rtdebug.snapshot.inside import look_inside
 from rtdebug.snapshot.model import CgroupRecord, InsideRecord, ProcessRecord, RuntimeRecord, SharedMemory, Snapshot
 from rtdebug.snapshot.network import NetworkQuestion
@@ -76,16 +76,20 @@ def take_snapshot(
     # Before it is frozen: runc would call it paused; and loading what asks the network takes a while.
     network = _ask_network(container, hierarchy, options, proc)
     runtime = read_runtime(container, options.with_environ) if options.runtime else RuntimeRecord(None, None)
-    with _held(container, options, proc) as is_frozen:
+    with _held(container, options, proc) as freezer:
+        held_from_ns = time.monotonic_ns()
         seen = _look(container, hierarchy, options, proc, progress, notes)
-    if is_frozen is False:
-        notes.append("not all of its processes could be frozen")
+        stands = freezer is not None and freezer.is_frozen()
+    frozen_ns = time.monotonic_ns() - held_from_ns if freezer is not None else None
+    if freezer is not None and not stands:
+        notes.append("not all of its processes could be frozen, or not until all was read")
     inside = _inside(container, notes) if options.inside else None
     answered = _answer(network, notes)
     return Snapshot(
         version=__version__,
         time_ns=time_ns,
-        frozen=bool(is_frozen),
+        frozen=stands,
+        frozen_ns=frozen_ns,
         container=container,
         cgroup_version=hierarchy.version,
         runtime=runtime,
@@ -120,16 +124,17 @@ class _Seen:
 
 
 @contextlib.contextmanager
-def _held(container: Container, options: SnapshotOptions, proc: Path) -> Iterator[bool | None]:
-    """Frozen if asked for. Gives None if not, else whether all of it stands still."""
+def _held(container: Container, options: SnapshotOptions, proc: Path) -> Iterator[Freezer | None]:
+    """Frozen if asked for; gives what holds it."""
     if not options.freeze:
         yield None
         return
     if is_single_process(container) or container.cgroup in (None, "/") or container.pid is None:
         raise TargetError("--freeze: this target is no container", "it takes a running one with a cgroup of its own")
     assert container.cgroup is not None
-    with frozen(find_freezer(container.pid, container.cgroup, proc)) as stands:
-        yield stands
+    freezer = find_freezer(container.pid, container.cgroup, proc)
+    with frozen(freezer):
+        yield freezer
 
 
 def _look(

@@ -18,8 +18,8 @@ from lab.root import add_wheels, make_root, setup_packages
 SUITE, PYTHON = "trixie", "3.13"
 _NEEDED_BYTES = 5 << 30
 """The root file system, and what the tests write into it."""
-_INSIDE = Path(__file__).with_name("chroot-host")
-_MORE = ("docker-cli", "ca-certificates", "procps", "iproute2", "util-linux", "libcap2-bin")
+_INSIDE = Path(__file__).with_name("root-host")
+_MORE = ("docker-cli", "ca-certificates", "procps", "iproute2", "util-linux", "libcap2-bin", "xz-utils")
 """What the tests use and Debian 12's packages bring along."""
 
 

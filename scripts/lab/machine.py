@@ -20,8 +20,8 @@ CgroupMode = Literal["v2", "v1", "hybrid"]
 QEMU = "qemu-system-x86_64"
 GUEST_TABLE = Path("/run/lab/table")
 """Where tests in the guest leave lines for the table."""
-BOOT_S = 300
-"""Ten times what it takes on an idle host."""
+BOOT_S = 600
+"""Twenty times what it takes on an idle host."""
 _LAST_LINES = 25
 
 

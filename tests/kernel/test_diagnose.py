@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from tests.conftest import ROOT
-from tests.kernel.runtime_fixtures import MIB, Box, Docker, Runc, bind, host_programs, wait_for
+from tests.kernel.runtime_fixtures import IMAGE, MIB, Box, Docker, Runc, bind, host_programs, wait_for
 
 pytestmark = pytest.mark.kernel
 RTDEBUG = str(Path(sys.executable).parent / "rtdebug")
@@ -195,6 +195,29 @@ def test_a_container_that_is_down_is_found_in_the_kernel_log(runc: Runc, tmp_pat
     assert document["container_id"] is None
     argv = [RTDEBUG, "diagnose", "nothing-of-that-name", "--kernel-log", str(log)]
     assert subprocess.run(argv, capture_output=True, timeout=60, check=False).returncode == 4
+
+
+def test_a_container_that_is_down_is_known_by_its_name(docker: Docker, tmp_path: Path) -> None:
+    name = "rtdebug-crashed"
+    argv = ("run", "--detach", "--network", "none", "--memory", "24m", "--name", name, IMAGE, "/bin/sh", "-c")
+    container_id = docker.call(*argv, "exec dd if=/dev/zero of=/dev/null bs=100M count=3").strip()
+    wait_for(lambda: docker.call("inspect", "--format", "{{.State.Status}}", name).strip() == "exited", "its death")
+    log = tmp_path / "kern.log"  # the kernel's own may have left it out: it prints ten dumps in five seconds
+    path = f"/docker/{container_id}"
+    log.write_text(
+        f"[    1.100000] oom-kill:constraint=CONSTRAINT_MEMCG,nodemask=(null),cpuset=x,mems_allowed=0,oom_memcg={path},"
+        f"task_memcg={path},task=dd,pid=77,uid=0\n"
+        "[    1.200000] Memory cgroup out of memory: Killed process 77 (dd) total-vm:90000kB, anon-rss:23000kB, "
+        "file-rss:0kB, shmem-rss:0kB, UID:0 pgtables:100kB oom_score_adj:0\n"
+    )
+    for target in (name, f"docker:{name}", container_id[:12]):
+        status, document = diagnose(target, "--kernel-log", log)
+        assert (status, document["container_id"], document["container_name"]) == (1, container_id, name)
+        assert findings(document)["oom-killed"]["evidence"]["victim"] == "dd (pid 77)"
+    (tmp_path / "empty.log").touch()
+    argv = (RTDEBUG, "diagnose", name, "--kernel-log", str(tmp_path / "empty.log"))
+    done = subprocess.run(argv, capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, "has no OOM kill of it" in done.stderr) == (4, True)
 
 
 def test_a_docker_container_that_is_well(docker: Docker) -> None:

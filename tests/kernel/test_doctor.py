@@ -75,7 +75,7 @@ def test_without_capabilities_everything_missing_is_told_at_once():
     assert found["locked_memory"]["state"] == "unknown"
     assert found["bcc"]["state"] == "ok"
     message, hint = done.stderr.splitlines()
-    assert message == "rtdebug: rtdebug trace needs CAP_BPF and CAP_PERFMON"
+    assert message == "rtdebug: tracing needs CAP_BPF and CAP_PERFMON"
     assert hint == "hint: the remedies are in the list above"
 
 

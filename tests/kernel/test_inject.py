@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
 import errno
 import os
@@ -12,13 +11,15 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from rtdebug.errors import TargetError
+from rtdebug.host.child import Child
 from rtdebug.host.maps import Mapping, SmapsEntry, read_maps, read_smaps
 from rtdebug.madvise import inject as module
 from rtdebug.madvise.advice import find_advice
@@ -81,29 +82,60 @@ def test_what_madvise_refuses_is_told() -> None:
         assert call_madvise(target.pid, (target.address + 1, 4096, DONTDUMP)).result == -errno.EINVAL
 
 
-@contextlib.contextmanager
-def alone() -> Iterator[None]:
-    """As the child that injects has it; here many times in one process, which is quicker."""
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGCHLD})
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+def alone(function: Callable[[], None]) -> None:
+    """As a child of rtdebug that injects: of one thread, with SIGCHLD blocked; here many times in one child, which is
+    quicker. Other threads (numpy's, if a test before loaded it) would take the SIGCHLD that is waited for.
+    """
+
+    def run() -> None:
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGCHLD})
+        function()
+
+    Child(run).result()
 
 
 def test_a_thousand_times_into_a_busy_process_of_16_threads() -> None:
-    with Target("borrowed", 16, MIB) as target, alone():
+    with Target("borrowed", 16, MIB) as target:
         process = examine(target.pid)
         tids = module.threads_by_fitness(target.pid, process.machine)
         assert len(tids) == 17
         assert tids[0] == target.pid  # it sleeps in read(2), the others compute
-        for index in range(1000):
-            advice = DODUMP if index % 2 else DONTDUMP
-            assert module._borrow(process, tids[index % 17], (target.address, MIB, advice)).result == 0
+
+        def borrow_all() -> None:
+            for index in range(1000):
+                advice = DODUMP if index % 2 else DONTDUMP
+                assert module._borrow(process, tids[index % 17], (target.address, MIB, advice)).result == 0
+
+        alone(borrow_all)
         assert "dd" not in (target.entry().vm_flags or ())
         last = target.end()
     assert int(last.values["count"]) > 1000
     assert last.values["wrong"] == "0"
+
+
+def test_a_sigchld_that_another_thread_took_is_not_waited_for() -> None:
+    """As happens in a process whose libraries started threads: they do not block it, so the kernel gives it to them
+    if it comes between a look and the waiting."""
+
+    def borrow_some() -> None:
+        waitpid = os.waitpid
+
+        def look_and_dawdle(pid: int, options: int) -> tuple[int, int]:
+            found = waitpid(pid, options)
+            time.sleep(0 if found[0] else 0.005)
+            return found
+
+        os.waitpid = look_and_dawdle
+        threading.Thread(target=time.sleep, args=(60,), daemon=True).start()
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGCHLD})
+        began = time.monotonic()
+        for _ in range(3):
+            assert module.inject(process, (target.address, MIB, DODUMP)).result == 0
+        assert time.monotonic() - began < 10
+
+    with Target("borrowed", 2, MIB) as target:
+        process = examine(target.pid)
+        Child(borrow_some).result()
 
 
 OPERATIONS = [name for name in vars(Tracee) if not name.startswith("_")]
@@ -236,15 +268,19 @@ def test_killed_in_a_blocking_call_it_ends_as_by_a_signal() -> None:
 
 def test_no_signal_is_lost_while_threads_are_borrowed() -> None:
     """Sent to the process and to the very thread, before and between: real-time signals are never merged."""
-    with Target("borrowed", 4, MIB) as target, alone():
+    with Target("borrowed", 4, MIB) as target:
         process = examine(target.pid)
         tids = module.threads_by_fitness(target.pid, process.machine)
         tgkill = ctypes.CDLL(None, use_errno=True).tgkill
-        for index in range(500):
-            tid = tids[index % len(tids)]
-            os.kill(target.pid, signal.SIGRTMIN)
-            assert tgkill(target.pid, tid, signal.SIGRTMIN) == 0
-            assert module._borrow(process, tid, (target.address, MIB, DODUMP)).result == 0
+
+        def send_and_borrow() -> None:
+            for index in range(500):
+                tid = tids[index % len(tids)]
+                os.kill(target.pid, signal.SIGRTMIN)
+                assert tgkill(target.pid, tid, signal.SIGRTMIN) == 0
+                assert module._borrow(process, tid, (target.address, MIB, DODUMP)).result == 0
+
+        alone(send_and_borrow)
         values = target.end().values
     assert values["signals"] == "1000"
     assert values["wrong"] == "0"
@@ -281,18 +317,22 @@ def test_redis_answers_right_while_it_is_borrowed(tmp_path: Path) -> None:
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
     try:
         wait_for(path.exists, "redis to listen")
-        with socket.socket(socket.AF_UNIX) as client, alone():
+        with socket.socket(socket.AF_UNIX) as client:
             client.connect(str(path))
             client.settimeout(10)
             stream = client.makefile("rwb")
             found = examine(process.pid)
             mapping = largest(process.pid)
-            for number in range(500):
-                stream.write(b"INCR n\r\n")
-                stream.flush()
-                if number % 2:
-                    assert module.inject(found, (mapping.start, mapping.length_bytes, DODUMP)).result == 0
-                assert stream.readline() == b":%d\r\n" % (number + 1)
+
+            def ask_and_borrow() -> None:
+                for number in range(500):
+                    stream.write(b"INCR n\r\n")
+                    stream.flush()
+                    if number % 2:
+                        assert module.inject(found, (mapping.start, mapping.length_bytes, DODUMP)).result == 0
+                    assert stream.readline() == b":%d\r\n" % (number + 1)
+
+            alone(ask_and_borrow)
             assert process.poll() is None
     finally:
         process.terminate()

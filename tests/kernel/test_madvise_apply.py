@@ -248,3 +248,34 @@ def test_a_guard_that_objects_ends_it_before_its_time() -> None:
         finally:
             hog.kill()
             hog.wait()
+
+
+def test_a_part_that_cannot_be_collapsed_does_not_keep_the_rest_from_it() -> None:
+    """A heap has parts that were never touched: there is nothing to collapse, and the kernel gives up a whole call."""
+    code = """
+import ctypes, mmap, sys
+area = mmap.mmap(-1, 66 << 20, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+first = -(-ctypes.addressof(ctypes.c_char.from_buffer(area)) >> 21) << 21
+offset = first - ctypes.addressof(ctypes.c_char.from_buffer(area))
+for page in range(offset, offset + (64 << 20), 4096):
+    if not 40 << 20 <= page - offset < 42 << 20:
+        area[page] = 1
+print(first, flush=True)
+sys.stdin.read()
+print(sum(area[offset:offset + (64 << 20):4096]))
+"""
+    process = subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    try:
+        assert process.stdout is not None
+        address = int(process.stdout.readline())
+        where = [f"pid:{process.pid}", "--pid", process.pid, "--mapping", hex(address), "--advice", "COLLAPSE"]
+        done = rtdebug("apply", *where, "-o", "json")
+        assert done.returncode == 0, done.stderr
+        applied = json.loads(done.stdout)["applied"]
+        assert applied["after"]["huge_bytes"] == 62 * MIB
+        assert applied["errno"] == "EINVAL" and 2 * MIB <= applied["refused_bytes"] <= 6 * MIB, "and the two ends"
+        said, _ = process.communicate(timeout=10)
+        assert int(said) == (62 << 20) // 4096
+    finally:
+        process.kill()
+        process.communicate()

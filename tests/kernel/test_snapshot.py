@@ -16,14 +16,16 @@ from pathlib import Path
 import pytest
 
 from rtdebug.containers.resolve import find_container
+from rtdebug.errors import RtdebugError
 from rtdebug.host.cgroup import find_memory_hierarchy
 from rtdebug.host.descriptors import FdKind
 from rtdebug.host.maps import MappingKind
 from rtdebug.host.memcg import read_memory
+from rtdebug.host.mounts import read_mountinfo
 from rtdebug.snapshot.accounting import account
 from rtdebug.snapshot.archive import read_archive, write_archive
 from rtdebug.snapshot.diff import Fate, Subject, compare
-from rtdebug.snapshot.freeze import find_freezer, frozen
+from rtdebug.snapshot.freeze import Freezer, find_freezer, frozen
 from rtdebug.snapshot.processes import Reading, read_processes
 from rtdebug.snapshot.take import SnapshotOptions, take_snapshot
 from tests.kernel.runtime_fixtures import FILL_BYTES, make_rootfs, wait_for
@@ -207,6 +209,7 @@ def freezer_of(box):
 
 def test_a_frozen_one_runs_again(holder):
     snapshot = taken(holder.id, freeze=True)
+    assert 0 < snapshot.frozen_ns < snapshot.took_ns
     assert snapshot.frozen and snapshot.runtime.state["status"] == "running"
     assert not freezer_of(holder).is_asked()
 
@@ -222,27 +225,130 @@ def test_a_paused_one_stays_paused(runc):
         runc.resume(box)
 
 
-def test_it_is_thawed_after_kill_9(holder):
-    freezer = freezer_of(holder)
+def in_session_of_its_own(work):
+    """A forked child that works until it is killed, its whole process group with it."""
     pid = os.fork()
     if pid == 0:
         try:
-            with frozen(freezer):
-                time.sleep(60)
+            os.setsid()
+            work()
         finally:
             os._exit(1)
-    wait_for(freezer.is_frozen, "the container to be frozen")
-    os.kill(pid, signal.SIGKILL)
+    return pid
+
+
+def kill_group(pid):
+    os.killpg(pid, signal.SIGKILL)
     os.waitpid(pid, 0)
-    wait_for(lambda: not freezer.is_asked() and not freezer.is_frozen(), "the watchdog to thaw it", timeout_s=3)
 
 
-def test_its_own_cgroup_is_never_frozen():
+def hold(freezer):
+    with frozen(freezer):
+        time.sleep(60)
+
+
+def is_thawed(freezer):
+    return lambda: not freezer.is_asked() and not freezer.is_frozen()
+
+
+def test_it_is_thawed_after_kill_9(holder):
+    """Of the whole process group, as a service manager does it."""
+    freezer = freezer_of(holder)
+    pid = in_session_of_its_own(lambda: hold(freezer))
+    wait_for(freezer.is_frozen, "the container to be frozen")
+    kill_group(pid)
+    wait_for(is_thawed(freezer), "the watchdog to thaw it", timeout_s=3)
+
+
+def test_it_is_thawed_whenever_it_is_killed(holder):
+    freezer = freezer_of(holder)
+    container = find_container(holder.id)[0]
+    options = SnapshotOptions(freeze=True, runtime=False)
+
+    def again_and_again():
+        while True:
+            take_snapshot(container, options=options)
+
+    met_frozen = 0
+    for attempt in range(30):
+        pid = in_session_of_its_own(again_and_again)
+        wait_for(freezer.is_asked, "the first freezing")
+        time.sleep(attempt * 0.007)
+        kill_group(pid)
+        met_frozen += freezer.is_asked()
+        wait_for(is_thawed(freezer), "the watchdog to thaw it", timeout_s=3)
+    assert met_frozen  # else this has shown nothing
+
+
+@contextmanager
+def unified_freezer():
+    """A process in a cgroup of the v2 hierarchy, which needs no controller for it."""
+    mount = next((Path(each.mount_point) for each in read_mountinfo() if each.fstype == "cgroup2"), None)
+    if mount is None:
+        pytest.skip("no cgroup v2 hierarchy is mounted here")
+    folder = mount / f"rtdebug-freeze-{os.getpid()}"
+    folder.mkdir()
+    try:
+        with running("sleep", "1000") as process:
+            (folder / "cgroup.procs").write_text(str(process.pid))
+            yield Freezer(folder, 2)
+    finally:
+        remove_cgroup(folder)
+
+
+def remove_cgroup(folder):
+    def removed():
+        try:
+            folder.rmdir()
+        except OSError:  # its process is not quite gone
+            return False
+        return True
+
+    wait_for(removed, f"{folder} to be empty")
+
+
+def test_the_freezer_of_cgroup_v2():
+    with unified_freezer() as freezer:
+        with frozen(freezer):
+            assert freezer.is_frozen()
+        assert is_thawed(freezer)()
+        pid = in_session_of_its_own(lambda: hold(freezer))
+        wait_for(freezer.is_frozen, "the cgroup to be frozen")
+        kill_group(pid)
+        wait_for(is_thawed(freezer), "the watchdog to thaw it", timeout_s=3)
+        freezer.freeze()
+        wait_for(freezer.is_frozen, "the cgroup to be frozen")
+        with frozen(freezer):
+            pass
+        assert freezer.is_frozen()  # somebody else's
+        freezer.thaw()
+
+
+def test_it_is_thawed_if_the_watchdog_is_killed(holder):
+    freezer = freezer_of(holder)
+    children = Path(f"/proc/self/task/{os.getpid()}/children")
+    before = set(children.read_text().split())
+    with pytest.raises(RtdebugError), frozen(freezer):
+        (watchdog,) = map(int, set(children.read_text().split()) - before)
+        assert freezer.is_frozen()
+        os.kill(watchdog, signal.SIGKILL)
+    assert is_thawed(freezer)()
+
+
+def test_one_that_was_thawed_too_early_is_not_called_frozen(holder, monkeypatch):
+    monkeypatch.setattr("rtdebug.snapshot.freeze.LONGEST_S", 0.4)
+    options = SnapshotOptions(freeze=True)
+    snapshot = take_snapshot(find_container(holder.id)[0], options=options, progress=lambda *_: time.sleep(0.4))
+    assert not snapshot.frozen and any("could be frozen" in note for note in snapshot.notes)
+    assert is_thawed(freezer_of(holder))()
+
+
+def test_its_own_cgroup_is_never_frozen(tmp_path):
     with memory_cgroup(256 * MIB) as cgroup:
         path = find_memory_hierarchy().cgroup(cgroup)
         with running("sleep", "1000") as process:
             (cgroup / "cgroup.procs").write_text(str(process.pid))
-            refused = rtdebug("snapshot", f"cgroup:{path}", "--freeze", "--file", "/dev/null", "--force", status=4)
+            refused = rtdebug("snapshot", f"cgroup:{path}", "--freeze", "--file", tmp_path / "a", status=4)
             assert "no container" in refused.stderr
 
 
@@ -367,3 +473,24 @@ def test_many_processes_are_read_by_helpers():
             assert seen[-1] == (41, 41)
         finally:
             Path(file).unlink()
+
+
+def test_a_full_disk_leaves_no_half_file_and_shows_what_was_seen(runc, tmp_path):
+    box = runc.start(script="sleep 1000")
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=4k", "rtdebug-full", tmp_path], check=True)
+    try:
+        done = rtdebug("snapshot", box.id, "--file", tmp_path / "a.tar.gz", status=1)
+        assert "No space left" in done.stderr and "Where it is" in done.stdout
+        assert json.loads(rtdebug("snapshot", box.id, "--file", tmp_path / "a", "-o", "json", status=1).stdout)
+        assert list(tmp_path.iterdir()) == []
+    finally:
+        subprocess.run(["umount", tmp_path], check=True)
+
+
+def test_without_root_the_error_says_so(runc):
+    box = runc.start(script="sleep 1000")
+    nobody = ["setpriv", "--reuid", "65534", "--regid", "65534", "--clear-groups", "env", "HOME=/nonexistent"]
+    done = subprocess.run(
+        [*nobody, sys.executable, "-m", "rtdebug", "snapshot", box.id], capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode == 4 and "without root" in done.stderr

@@ -69,19 +69,20 @@ def as_command(command: list[str], *arguments: object, **more: str) -> Ended:
 def test_not_root(target) -> None:
     ended = as_command(AS_NOBODY, "trace", target, "--duration", "1s")
     fails(ended, 3)
-    assert ended.stderr == "rtdebug: rtdebug trace needs root\nhint: sudo rtdebug trace ...\n"
+    assert ended.stderr == "rtdebug: tracing needs root\nhint: run as root (sudo rtdebug ...)\n"
 
 
 def test_not_root_and_no_bcc_are_told_at_once() -> None:
     ended = as_command(AS_NOBODY, "trace", "--all", "--duration", "1s", RTDEBUG_BCC="/nonexistent")
-    fails(ended, 3, "needs root; also missing: bcc\nhint: sudo rtdebug trace", "bcc: apt-get install python3-bpfcc")
+    also = "needs root; also missing: bcc\nhint: run as root (sudo rtdebug ...)"
+    fails(ended, 3, also, "bcc: apt-get install python3-bpfcc")
 
 
 @pytest.mark.parametrize("dropped", ["bpf", "perfmon"])
 def test_root_without_a_capability(dropped) -> None:
     kept = "perfmon" if dropped == "bpf" else "bpf"
     ended = as_command(["setpriv", f"--bounding-set=-all,+{kept}", "--inh-caps=-all"], "trace", "--all")
-    fails(ended, 3, f"rtdebug trace needs CAP_{dropped.upper()}\n", "docker run --privileged")
+    fails(ended, 3, f"tracing needs CAP_{dropped.upper()}\n", "docker run --privileged")
     assert "boot" not in ended.stderr  # no other kernel is needed
 
 

@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import signal
 import subprocess
 import tarfile
+import time
 from pathlib import Path
 
 import pytest
-from lab import apart, box, root
+from lab import apart, box, cache, root
 from lab.problem import LabProblem
 
 ROOT = Path(__file__).parents[2]
@@ -130,3 +132,48 @@ def test_what_takes_too_long_is_turned_off_with_all_its_processes(tmp_path: Path
     with pytest.raises(LabProblem, match="turned off after 1 s"):
         apart.run_apart(["bash", "-c", script], 1, namespaces)
     assert subprocess.run(["pgrep", "--full", f"sleep 1000 {tmp_path}"], capture_output=True).stdout == b""
+
+
+def cached_box() -> bool:
+    try:
+        return any(cache.lab_folder().glob("box-*"))
+    except LabProblem:
+        return False
+
+
+def of_work_below(folder: Path) -> list[bytes]:
+    """Command lines of processes that name a folder below `folder`."""
+    listed = subprocess.run(["pgrep", "--list-full", "--full", f"{folder}/rtdebug-lab-"], capture_output=True)
+    return listed.stdout.splitlines()
+
+
+@needs_root
+@pytest.mark.skipif(not cached_box(), reason="no box in the lab's cache (scripts/vagrant-test)")
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_an_interrupted_vagrant_test_leaves_no_daemon_and_no_machine(tmp_path: Path, number: signal.Signals):
+    mounts = Path("/proc/self/mountinfo").read_text()
+    environment = {**os.environ, "TMPDIR": str(tmp_path)}
+    with subprocess.Popen([ROOT / "scripts/vagrant-test"], env=environment, stdout=subprocess.DEVNULL) as process:
+        deadline = time.monotonic() + 300
+        while not any(tmp_path.glob("rtdebug-lab-*/vagrant/boxes")):
+            assert process.poll() is None
+            assert time.monotonic() < deadline, "libvirt and Vagrant were not started"
+            time.sleep(0.1)
+        process.send_signal(number)
+        process.wait(120)
+    deadline = time.monotonic() + 60
+    while of_work_below(tmp_path) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert of_work_below(tmp_path) == []
+    assert Path("/proc/self/mountinfo").read_text() == mounts
+    if number == signal.SIGTERM:
+        assert process.returncode == 128 + number
+        assert list(tmp_path.iterdir()) == []
+
+
+def test_root_is_asked_for():
+    command = ["setpriv", "--reuid=65534", "--clear-groups", ROOT / "scripts/vagrant-test"]
+    if os.geteuid() != 0 or not os.access(ROOT, os.X_OK):
+        pytest.skip("becomes another user")
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stderr) == (3, "vagrant-test: needs root\n")

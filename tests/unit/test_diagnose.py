@@ -3,6 +3,11 @@
 from __future__ import annotations
 
 import json
+import signal
+import subprocess
+import sys
+import time
+import tracemalloc
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
@@ -10,6 +15,7 @@ import pytest
 
 from rtdebug.containers.model import Container
 from rtdebug.diagnose.app_log import read_app_log
+from rtdebug.diagnose.ask import read_messages
 from rtdebug.diagnose.facts import Facts, HostFacts, Moment, Neighbours
 from rtdebug.diagnose.finding import Severity
 from rtdebug.diagnose.rules import RULES, diagnose
@@ -388,9 +394,78 @@ def test_after_the_death_of_the_container(tmp_path):
         ("the omnibus error handler", None, None, None),
     ],
 )
-def test_what_programs_say(line, app, event, asked_bytes):
+def test_what_programs_say(tmp_path, line, app, event, asked_bytes):
     found = [(each.app, each.event, each.request_bytes) for each in read_app_log([line + "\n"])]
     assert found == ([(app, event, asked_bytes)] if event else [])
+    (tmp_path / "log").write_text(f"before\n{line}\nafter\n")
+    assert [each.text for each in read_messages(tmp_path / "log")] == ([line] if event else [])
+
+
+def test_a_log_is_read_in_bounded_memory(tmp_path):
+    log = tmp_path / "log"
+    with log.open("wb") as file:
+        for _ in range(64):  # one line of 64 MiB, then what counts
+            file.write(b"\xffx" * (MIB // 2))
+        file.write(f"\n{POSTGRES}\n".encode())
+    tracemalloc.start()
+    try:
+        (message,) = read_messages(log)
+        assert tracemalloc.get_traced_memory()[1] < 4 * MIB
+    finally:
+        tracemalloc.stop()
+    assert message.app == "postgresql"
+
+
+@pytest.mark.parametrize("option", ["--app-log", "--kernel-log"])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_log_that_never_ends_can_be_left(option, number):
+    argv = [sys.executable, "-m", "rtdebug", "diagnose", "cgroup:/", option, "/dev/zero"]
+    with subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        try:
+            time.sleep(2)
+            process.send_signal(number)
+            _, said = process.communicate(timeout=10)
+        finally:
+            process.kill()
+    assert process.returncode != 0
+    assert b"Traceback" not in said
+
+
+@pytest.mark.parametrize(
+    ("status", "has_cgroup", "words"),
+    [
+        ("running", True, "100 MiB in use with a limit of 400 MiB (60% anon)"),  # cgroup:PATH: without a first process
+        ("stopped", True, "100 MiB in use"),  # a cgroup without processes still holds memory
+        ("stopped", False, "does not run now"),
+        ("running", False, "no memory cgroup of its own"),  # the root
+    ],
+)
+def test_what_is_said_of_its_state(tmp_path, status, has_cgroup, words):
+    target = replace(WEB, pid=None, status=status)
+    facts = World(tmp_path).facts(container=target)
+    if not has_cgroup:
+        facts = replace(facts, limits=None, before=None, now=None)
+    assert words in " ".join(diagnosis_page("x", facts, ()))
+
+
+def test_a_process_of_the_host_is_not_blamed_for_the_volumes_of_containers(tmp_path):
+    path = f"/var/lib/containers/storage/overlay-containers/{'a' * 64}/userdata/shm"
+    kept = Volume(VolumeKind.RUNTIME, host_path=path)
+    full = mount(path, 8, 8, volume=kept)
+    assert rules(World(tmp_path).facts(shm=report(mount(), full))) == set()
+    inside = replace(full, path="/dev/shm")
+    assert "shm-full" in rules(World(tmp_path / "b").facts(shm=report(inside)))
+
+
+def test_what_was_left_behind_is_removed_before_it_is_made_larger(tmp_path):
+    full = World(tmp_path).facts(shm=report(mount(size=64, used=64), objects=(left_behind(60),)))
+    change = next(each.change for each in diagnose(full) if each.rule == "shm-full")
+    assert "--remove-orphans" in change[0]
+    assert "--shm-size" in change[1]
+    others = left_behind(60, device_id=1)
+    elsewhere = World(tmp_path / "b").facts(shm=report(mount(size=64, used=64), objects=(others,)))
+    change = next(each.change for each in diagnose(elsewhere) if each.rule == "shm-full")
+    assert "--shm-size" in change[0]
 
 
 def test_hostile_lines_of_a_log():
@@ -422,3 +497,7 @@ def test_the_list_of_all(tmp_path):
     text = summary_table([(well, diagnose(well)), (ill, diagnose(ill))])
     assert "shm-full" in text
     assert "1 of 2 containers: nothing found." in text
+    worse = replace(ill, shm=report(mount(used=256), mount("/b", used=256)), notes=("no \x1b right", "x"))
+    text = summary_table([(each, diagnose(each)) for each in (ill, worse)])
+    assert [line.split()[1] for line in text.splitlines()[1:3]] == ["2", "1"], "the worst first"
+    assert r"note: of 1 not all could be looked at: no \x1b right" in text

@@ -347,23 +347,23 @@ def test_only_what_is_required_and_surely_missing_blocks():
 
 def test_the_error_lists_everything_with_its_remedy():
     error = host_unable([*CHECKS, check("libbpf", "missing", required=True, remedy="")])
-    assert error.message == "rtdebug trace cannot run here: bcc, libbpf"
+    assert error.message == "tracing cannot run here: bcc, libbpf"
     assert error.hint == "bcc: apt-get install python3-bpfcc\nlibbpf: found"
 
 
 def test_whatever_root_would_put_right_is_one_reason():
     for_root = [check(name, "missing", True, remedy=AS_ROOT) for name in ("CAP_BPF", "CAP_PERFMON", "lockdown")]
     error = host_unable(for_root)
-    assert (error.message, error.hint) == ("rtdebug trace needs root", "sudo rtdebug trace ...")
+    assert (error.message, error.hint) == ("tracing needs root", AS_ROOT)
     error = host_unable([*for_root, *CHECKS])
-    assert error.message == "rtdebug trace needs root; also missing: bcc"
-    assert error.hint == "sudo rtdebug trace ...\nbcc: apt-get install python3-bpfcc"
+    assert error.message == "tracing needs root; also missing: bcc"
+    assert error.hint == f"{AS_ROOT}\nbcc: apt-get install python3-bpfcc"
 
 
 def test_a_root_without_its_capabilities_is_not_told_to_become_root():
     lacking = [check(name, "missing", True, remedy=FULL_ROOT) for name in ("CAP_BPF", "CAP_PERFMON", "ring_buffer")]
     error = host_unable(lacking)
-    assert (error.message, error.hint) == ("rtdebug trace needs CAP_BPF and CAP_PERFMON", FULL_ROOT)
+    assert (error.message, error.hint) == ("tracing needs CAP_BPF and CAP_PERFMON", FULL_ROOT)
 
 
 def test_a_host_knows_which_of_the_two_it_is(host):
@@ -390,7 +390,7 @@ degraded    jit                   a purpose: off: programs are interpreted,
                                   which takes far longer for each call
                                   remedy: do this
 
-rtdebug trace cannot run here: bcc.
+tracing cannot run here: bcc.
 """
 
 

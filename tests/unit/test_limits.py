@@ -10,14 +10,18 @@ from rtdebug.containers.model import Container
 from rtdebug.errors import NotRunning, RtdebugError, UsageProblem
 from rtdebug.host.cgroup import MemoryHierarchy
 from rtdebug.host.memcg import parse_pressure
+from rtdebug.limits.answer import Answer, measured
 from rtdebug.limits.apply import apply, only_one, read_applied, undo
-from rtdebug.limits.brake import Reading, reason_to_stop
+from rtdebug.limits.brake import Reading, reason_to_stop, stalled
 from rtdebug.limits.demand import Demand, demand_now, demand_recorded
 from rtdebug.limits.facts import Place, parse_list, place_of, read_facts
 from rtdebug.limits.lines import lines_to_apply
+from rtdebug.limits.probe import ProbeResult, Step
 from rtdebug.limits.problems import Command, Cpuset, Facts, find_problems, jvm_heap_bytes
 from rtdebug.limits.proposal import Change, propose, round_up
 from rtdebug.limits.settings import read_chain
+from rtdebug.render.limits import limits_page
+from rtdebug.render.oom_verdict import fill
 from tests.unit.trees import make_host
 
 MIB = 1 << 20
@@ -184,12 +188,14 @@ def changed(proposal):
 
 def test_the_margin_shrinks_with_what_was_seen(tmp_path):
     facts = facts_of(v2(tmp_path, v2_files(limit="max")))
-    limits = [changed(propose(facts, demand(observed_s=seconds)))["max"] for seconds in (0, 7200, 90000)]
+    seen = (demand(observed_s=seconds, probed=True) for seconds in (0, 7200, 90000))
+    limits = [changed(propose(facts, each))["max"] for each in seen]
     assert limits == [152, 132, 120]
 
 
-def test_one_look_never_lowers_a_limit(tmp_path):
-    facts = facts_of(v2(tmp_path, v2_files(limit=1000)))
+@pytest.mark.parametrize("limit", [1000, "max"])
+def test_one_look_never_lowers_or_sets_a_limit(tmp_path, limit):
+    facts = facts_of(v2(tmp_path, v2_files(limit=limit)))
     looked = propose(facts, demand())
     assert "max" not in changed(looked)
     assert any("too little" in remark for remark in looked.remarks)
@@ -206,6 +212,44 @@ def test_after_a_kill_what_it_needs_is_not_known(tmp_path):
     proposal = propose(facts_of(v2(tmp_path, v2_files(limit=100, kills=3))), demand(working=60, observed_s=90000))
     assert changed(proposal)["max"] == 152
     assert "OOM-killed 3 times" in proposal.changes[0].reason
+
+
+@pytest.mark.parametrize("own", [128, "max"])
+def test_a_kill_at_the_limit_of_a_parent_says_nothing_of_its_own(tmp_path, own):
+    facts = facts_of(v2(tmp_path, v2_files(limit=own, usage=1, anon=1, kills=2), v2_files(limit=40)))
+    proposal = propose(facts, demand(working=1))
+    assert proposal.changes == ()
+    assert any("2 times below the limit of 40.0 MiB of /pods" in remark for remark in proposal.remarks)
+
+
+def test_a_probe_that_only_the_host_felt_measured_nothing(tmp_path):
+    assert stalled(reading(0), reading(1, stall_us=200_000)) and not stalled(reading(0), reading(1, stall_us=10_000))
+    result = ProbeResult(20 * MIB, 20 * MIB, (Step(18 * MIB, 20 * MIB, calm=False),), "busy", "memory.max", False)
+    host = v2(tmp_path, v2_files(limit=64, anon=20))
+    facts = facts_of(host)
+    page = limits_page(Answer(place(host), facts, demand(), (), propose(facts, demand()), {}, result))
+    assert "That says nothing of what it needs" in " ".join(" ".join(page).split())
+
+
+def test_a_paused_container_is_not_probed(tmp_path):
+    host = v2(tmp_path)
+    where = place(host)
+    paused = replace(where, container=replace(where.container, status="paused"))
+    with pytest.raises(NotRunning, match="paused"):
+        measured(paused, 1.0, lambda seconds: False, print)(facts_of(host))
+
+
+@pytest.mark.parametrize("name", ["{x}", "{}", "{", "}", "%s", "{0.__class__}"])
+def test_braces_in_the_names_of_mounts_and_cgroups_are_names(tmp_path, name):
+    host = make_host(tmp_path, 2)
+    host.add_cgroup(f"/{name}", **v2_files(limit=40))
+    host.add_cgroup(f"/{name}/web", **v2_files(limit=80))
+    chain = read_chain(host.hierarchy, f"/{name}/web")
+    facts = Facts(chain, unreclaimable_bytes=39 * MIB, swap_total_bytes=0, tmpfs_size_bytes={f"/{name}": 80 * MIB})
+    shown = [fill(problem.text, problem.evidence) for problem in find_problems(facts)]
+    assert any(text.startswith(f"/{name} has a lower limit") for text in shown)
+    assert any(text.startswith(f"/{name} may hold as much") for text in shown)
+    assert any(text.startswith("98% of the limit") for text in shown)
 
 
 def test_no_high_where_nothing_can_be_reclaimed(tmp_path):

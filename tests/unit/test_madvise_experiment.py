@@ -191,7 +191,7 @@ def test_leaves_of_dead_and_living_rtdebugs(tmp_path: Path) -> None:
 
 def test_what_comes_in_pieces_is_heard_whole() -> None:
     read_fd, write_fd = os.pipe()
-    experimenter = Experimenter(0, read_fd, -1)
+    experimenter = Experimenter(0, Path("/nowhere"), read_fd, -1)
     os.write(write_fd, b'{"run": {"a": 1}}\n{"do')
     assert experimenter.hear(1) == [{"run": {"a": 1}}]
     assert experimenter.hear(0.01) == []

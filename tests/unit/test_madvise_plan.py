@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -188,3 +190,34 @@ def test_order_is_shuffled_by_the_seed_and_every_round_is_whole() -> None:
 def test_random_is_an_access_and_an_advice() -> None:
     (case,) = parse_line("file random RANDOM,SEQUENTIAL").cases
     assert (case.access, case.advice) == ("random", ("RANDOM", "SEQUENTIAL"))
+
+
+def test_a_file_that_is_no_plan_is_an_error_with_a_hint(tmp_path: Path) -> None:
+    """Whatever it is: binary, too large, nested beyond all measure, a loop of links, no file at all."""
+    made = {
+        "binary": lambda path: path.write_bytes(bytes(range(256)) * 8),
+        "large": lambda path: path.write_text("runs = 1\n" * (1 << 17)),
+        "deep": lambda path: path.write_text(f"case = {'[' * 5000}{']' * 5000}"),
+        "tables": lambda path: path.write_text(f"case = {'{a=' * 5000}1{'}' * 5000}"),
+        "keys": lambda path: path.write_text(f"{'a.' * 20000}b = 1"),
+        "loop": lambda path: path.symlink_to(path),
+        "folder": lambda path: path.mkdir(),
+        "pipe": os.mkfifo,
+        "device": lambda path: path.symlink_to("/dev/zero"),
+        "absent": lambda path: None,
+        "long": lambda path: None,
+    }
+    for name, make in made.items():
+        path = tmp_path / f"{name}.toml"
+        make(path)
+        with pytest.raises(RtdebugError) as caught:
+            read_plan([str(path) if name != "long" else f"/{'x' * 5000}.toml"])
+        assert caught.value.hint, name
+
+
+def test_auto_is_no_more_than_half_of_what_dev_shm_has_free() -> None:
+    """The usual 64 MiB, of which some is in use: else the plans that are shipped could not be measured there."""
+    plan = Plan("p", (Case("shm", ("REMOVE",)), Case("memfd", ("REMOVE",)), Case("shm", ("REMOVE",), 64 * MIB)))
+    assert [case.size_bytes for case in sized(plan, 200 * MIB, 41 * MIB).cases] == [20 * MIB, 100 * MIB, 64 * MIB]
+    assert [case.size_bytes for case in sized(plan, 200 * MIB, None).cases] == [100 * MIB, 100 * MIB, 64 * MIB]
+    assert sized(plan, 200 * MIB, 0).cases[0].size_bytes == 2 * MIB

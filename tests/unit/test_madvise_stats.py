@@ -87,6 +87,22 @@ def test_less_than_the_smallest_effect_is_none_however_sure() -> None:
     assert {each.verdict for each in found if each.effect} == {"no difference"}
 
 
+def test_no_difference_is_said_only_where_there_is_room_for_none() -> None:
+    source = np.random.default_rng(7)
+    for spread, verdict in ((0.02, "no difference"), (0.5, "unclear")):
+        values = {name: 1e6 * source.lognormal(0, spread, 15) for name in (BASELINE, "FREE")}
+        found = findings(_runs(values), Plan("p", (Case("anon", ("FREE",)),)))
+        (total,) = [each for each in found if each.advice == "FREE" and each.measure == "total_ns"]
+        assert total.verdict == verdict, spread
+
+
+def test_recommendation_says_when_faster_accesses_would_pay_off() -> None:
+    result = outcome({"COLLAPSE": {"access_ns": 5e5, "total_ns": 2e7, "thp_bytes": 64 * MIB}})
+    (advised,) = recommend(answers(result), result.settings)
+    assert advised.advice is None
+    assert "COLLAPSE costs more time (+100%), which 21 times as many accesses make up for" in advised.text
+
+
 def test_three_runs_are_too_few_to_say_anything() -> None:
     values = {BASELINE: np.full(3, 1e6), "FREE": np.full(3, 1e5)}
     found = findings(_runs(values), Plan("p", (Case("anon", ("FREE",)),)))

@@ -56,7 +56,7 @@ def test_shown():
     clusters = find_clusters([kill("01T10:00:00"), kill("01T11:00:00")])
     table = clusters_table(clusters)
     assert "container a7a7a7a7a7a7" in table
-    assert table.splitlines()[-1] == "2 OOM kills in 1 clusters"
+    assert table.splitlines()[-1] == "2 OOM kills in 1 cluster"
     fields = json.loads(clusters_json(clusters))
     assert (fields["event"], fields["kills"], fields["first"]) == ("oom_cluster", 2, "2026-03-01T10:00:00.000000000Z")
     assert find_clusters([]) == []

@@ -3,7 +3,8 @@ from __future__ import annotations
 import pytest
 
 from rtdebug.containers.model import Container
-from rtdebug.containers.resolve import note_on, resolve
+from rtdebug.containers.owners import owners
+from rtdebug.containers.resolve import called, note_on, resolve
 from rtdebug.errors import RtdebugError, TargetError, UsageProblem
 
 from .trees import make_host
@@ -99,6 +100,26 @@ def test_running_goes_before_stopped(host):
     assert resolve("web", host.inventory(old, new)) is new
     error = failure("web", host.inventory(old))
     assert "is stopped" in error.message
+
+
+def test_called_finds_those_that_do_not_run_too(host):
+    old, new = container(A, name="web", runtime="docker"), container(B, 11, name="web", runtime="podman")
+    pause = container("c" * 64, pod="p", namespace="n", sandbox=True)
+    app = container("d" * 64, pod="p", namespace="n", name="app")
+    inventory = host.inventory(old, new, pause, app)
+    assert called("web", inventory) == (old, new)
+    assert called("docker:web", inventory) == (old,)
+    assert called(A[:12], inventory) == (old,)
+    assert called("pod/n/p", inventory) == (app,)
+    assert called("pod/n/other", inventory) == called("docker:", inventory) == called("nobody", inventory) == ()
+
+
+def test_a_cgroup_that_is_gone_is_owned_by_the_stopped_container_of_its_id(host):
+    owner = owners([container(A, name="web", runtime="docker"), container(B, 11, name="db", cgroup="/docker/11")])
+    found = owner(f"/docker/{A}/below")
+    assert (found.name, found.id, found.cgroup) == ("web", A, f"/docker/{A}")
+    assert owner("/docker/11/below").name == "db"
+    assert owner(f"/docker/{'c' * 64}").name is None
 
 
 def test_just_exited(host):

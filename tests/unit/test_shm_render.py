@@ -122,7 +122,7 @@ def test_empty_read_only_mounts_are_left_out():
             report(objects=(found(charged_to=("/docker/gone",)), found(charged_to=("/docker/gone",)))),
             "10.0 MiB of what lies in it were charged to cgroup /docker/gone",
         ),
-        (report(unseen_pids=(1,)), "may not look into process 1"),
+        (report(unseen_pids=(1,)), "could not look into all of process 1"),
         (
             report(mounts=(mount(volume=Volume(VolumeKind.HOST, host_path="/dev/shm")),)),
             "the host's own (/dev/shm)",

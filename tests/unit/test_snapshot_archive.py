@@ -1,10 +1,13 @@
 """The file of a snapshot: whole, private, readable with ordinary tools, and nothing lost."""
 
+import gzip
+import io
 import json
 import os
 import re
 import stat
 import subprocess
+import sys
 import tarfile
 from dataclasses import replace
 from pathlib import Path
@@ -12,8 +15,8 @@ from pathlib import Path
 import pytest
 
 from rtdebug.containers.model import Container
-from rtdebug.errors import RtdebugError, UsageProblem
-from rtdebug.snapshot.archive import ArchiveError, default_path, read_archive, refuse_existing, write_archive
+from rtdebug.errors import RtdebugError
+from rtdebug.snapshot.archive import ArchiveError, default_path, read_archive, write_archive, write_archive_here
 from rtdebug.snapshot.codec import FormError, from_plain, to_plain
 from rtdebug.snapshot.model import Snapshot
 from tests.unit.snapshots import hostile, snapshot
@@ -151,11 +154,102 @@ def test_the_default_name_stays_in_the_folder(name):
     assert path == Path(path.name)
 
 
-def test_an_existing_file_is_not_replaced_by_accident(tmp_path):
+def test_a_chosen_id_is_no_random_one():
+    taken = snapshot(container=Container("nightly-import-7", None, "runc", 4, "running", "/"))
+    assert str(default_path(taken)).startswith("rtdebug-nightly-import-7-2023")
+    taken = snapshot(container=Container("ab" * 32, None, "docker", 4, "running", "/"))
+    assert str(default_path(taken)).startswith("rtdebug-abababababab-2023")
+
+
+def test_two_in_one_second_are_two_files(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    paths = [write_archive_here(snapshot())[0] for _ in range(3)]
+    assert [str(path).partition("Z")[2] for path in paths] == [".tar.gz", "-2.tar.gz", "-3.tar.gz"]
+    assert sorted(each.name for each in tmp_path.iterdir()) == sorted(map(str, paths))
+
+
+def packed(*members):
+    """A tar.gz of (TarInfo, content)."""
+    file = io.BytesIO()
+    with tarfile.open(fileobj=file, mode="w:gz") as archive:
+        for member, content in members:
+            member.size = len(content)
+            archive.addfile(member, io.BytesIO(content))
+    return file.getvalue()
+
+
+def bare(name, kind=tarfile.REGTYPE, link=""):
+    member = tarfile.TarInfo(name)
+    member.type, member.linkname = kind, link
+    return member
+
+
+def bomb(name, count):
+    """So many zeros, told as a member of any kind, in a few kilobytes."""
+    member = bare(name, tarfile.XHDTYPE if name == "pax" else tarfile.REGTYPE)
+    member.size = count
+    chunk = b"0" * (1 << 20)
+    file = io.BytesIO()
+    with gzip.open(file, "wb", compresslevel=1) as packer:
+        packer.write(member.tobuf(tarfile.USTAR_FORMAT))
+        for _ in range(count >> 20):
+            packer.write(chunk)
+    return file.getvalue()
+
+
+DEEP = b"[" * 1_000_000
+HOSTILE_FILES = {
+    "a link to itself": packed((bare("manifest.json", tarfile.SYMTYPE, "manifest.json"), b"")),
+    "a hard link out": packed((bare("manifest.json", tarfile.LNKTYPE, "/etc/passwd"), b"")),
+    "a pipe": packed((bare("manifest.json", tarfile.FIFOTYPE), b"")),
+    "a path that leads out": packed((bare("../../manifest.json"), b"{}")),
+    "nested too deep": packed((bare("manifest.json"), DEEP)),
+    "nested too deep, an object": packed((bare("manifest.json"), b'{"a":' * 1_000_000)),
+    "no object": packed((bare("manifest.json"), b"[]")),
+    "not UTF-8": packed((bare("manifest.json"), b"\xff\xff")),
+    "a number of a million digits": packed((bare("manifest.json"), b'{"schema":' + b"9" * 1_000_000 + b"}")),
+    "empty": packed(),
+    "two archives": packed((bare("manifest.json"), b"{}")) * 2,
+}
+
+
+@pytest.mark.parametrize("what", HOSTILE_FILES)
+def test_a_hostile_file_is_an_error_like_any_other(tmp_path, what):
     path = tmp_path / "a"
-    refuse_existing(path, force=False)
-    refuse_existing(None, force=False)
-    path.touch()
-    refuse_existing(path, force=True)
-    with pytest.raises(UsageProblem, match="there already"):
-        refuse_existing(path, force=False)
+    path.write_bytes(HOSTILE_FILES[what])
+    with pytest.raises(ArchiveError) as caught:
+        read_archive(path)
+    assert len(caught.value.message) < 300
+
+
+@pytest.mark.parametrize("name", ["snapshot.json", "mappings.jsonl", "other", "pax"])
+def test_a_bomb_is_put_down_early(tmp_path, name):
+    """A megabyte that unpacks to a gigabyte, in a member of ours, in another one, in a header."""
+    path = tmp_path / "bomb"
+    path.write_bytes(bomb(name, 1 << 30))
+    code = (
+        "import resource, sys; from pathlib import Path; from rtdebug.snapshot.archive import *\n"
+        "try: read_archive(Path(sys.argv[1]))\n"
+        "except ArchiveError as error: print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, error.message)"
+    )
+    done = subprocess.run([sys.executable, "-c", code, path], capture_output=True, text=True, check=True, timeout=60)
+    peak_kib, _, message = done.stdout.partition(" ")
+    assert int(peak_kib) < 700 << 10, message
+    assert "larger than any snapshot" in message
+
+
+@pytest.mark.parametrize("lines", [b"[]", b'"x"', b'{"pid": "7"}', b"{", b"7", DEEP])
+def test_lines_that_are_no_mappings(tmp_path, lines):
+    path = tmp_path / "a.tar.gz"
+    write_archive(snapshot(), path)
+    with pytest.raises(ArchiveError):
+        read_archive(rewritten(path, lambda members: members.update({"mappings.jsonl": lines})))
+
+
+def test_a_pipe_is_read_too(tmp_path):
+    """rtdebug show <(ssh host cat FILE)."""
+    path, pipe = tmp_path / "a.tar.gz", tmp_path / "pipe"
+    write_archive(snapshot(), path)
+    os.mkfifo(pipe)
+    with subprocess.Popen(["cp", path, pipe]):
+        assert read_archive(pipe) == read_archive(path)

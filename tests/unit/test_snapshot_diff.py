@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from rtdebug.host.descriptors import FdGroup, FdKind
 from rtdebug.render.diff import diff_json, render_diff
-from rtdebug.snapshot.diff import Fate, Subject, compare
+from rtdebug.snapshot.diff import Change, Diff, Fate, Subject, compare
 from tests.unit.snapshots import MIB, hostile, mapping, memory_state, process, shm_object, snapshot, use
 
 
@@ -120,3 +120,19 @@ def test_json():
         (42, "vanished", -21 * MIB),
     ]
     assert vanished[0]["after_bytes"] is None
+
+
+def test_kinds_stand_below_what_they_are_part_of():
+    """Whether that has changed or not; no row has the name of another."""
+    names = ["cgroup", "shmem.unmapped_shmem.posix_objects", "shmem.unmapped_shmem", "anon", "shmem.mapped_shmem"]
+    changes = tuple(Change(Subject.KIND, Fate.GREW, name, 0, MIB, None, None) for name in names)
+    lines = list(render_diff(Diff(snapshot(), later(), changes), False, 1))[4:]
+    assert [line.rstrip() for line in lines] == [
+        "  CHANGE  BEFORE  AFTER  WHAT",
+        "  +1 MiB     0 B  1 MiB  all that the cgroup counts",
+        "     0 B                 shared memory (/dev/shm and other tmpfs, memfd, SysV)",
+        "  +1 MiB     0 B  1 MiB    in files and segments that no process has mapped",
+        "  +1 MiB     0 B  1 MiB      files in /dev/shm",
+        "  +1 MiB     0 B  1 MiB    mapped by live processes",
+        "  +1 MiB     0 B  1 MiB  anonymous memory",
+    ]

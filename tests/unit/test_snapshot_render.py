@@ -10,7 +10,7 @@ from rtdebug.render.snapshot import render_overview
 from rtdebug.render.snapshot_pages import SECTIONS, render_pages, snapshot_json
 from rtdebug.snapshot.archive import write_archive
 from rtdebug.snapshot.inside import parse_inside
-from rtdebug.snapshot.model import ResourceLimit
+from rtdebug.snapshot.model import CgroupRecord, ResourceLimit
 from rtdebug.snapshot.network import add_memory, parse_sockstat
 from rtdebug.snapshot.runtime import config_of
 from tests.unit.snapshots import HOSTILE, MIB, hostile, memory_state, process, snapshot, use
@@ -36,6 +36,16 @@ def test_the_overview_says_how_much_of_what_limit():
     assert "= what cgroup /box counts" in text
     assert "difference: charged ahead by the CPUs (up to 512 KiB)" not in text  # 1 MiB is more than that
     assert "the kernel tells no kind of" in text
+
+
+def test_where_to_read_on_if_much_is_shown_by_no_process():
+    def text_with(shmem):
+        stat = {"total_rss": 40 * MIB, "total_cache": 55 * MIB, "total_shmem": shmem, "total_mapped_file": 16 * MIB}
+        return overview(snapshot(cgroups=(CgroupRecord("/box", memory_state(**stat), {}),)))
+
+    assert "23 MiB of shared memory are mapped by no process" in text_with(36 * MIB)
+    assert "rtdebug show FILE --section shm" in text_with(36 * MIB).replace("\n", " ")
+    assert "mapped by no process;" not in text_with(15 * MIB)
 
 
 def test_what_is_not_known_is_said():
@@ -69,6 +79,12 @@ def test_children_stand_below_their_parents():
 def test_processes_that_seem_each_others_parents_are_shown():
     ring = (process(41, ppid=42), process(42, ppid=41))
     assert pages(snapshot(processes=ring), "processes").count("app --serve") == 2
+
+
+def test_two_records_of_one_pid_and_one_that_is_its_own_parent():
+    odd = (process(0, ppid=0, cmdline=("zero",)), process(41, ppid=41), process(41), process(7, ppid=0))
+    lines = pages(snapshot(processes=odd), "processes").splitlines()[2:]
+    assert sorted(int(line.split()[0]) for line in lines) == [0, 7, 41]
 
 
 @pytest.mark.parametrize("section", SECTIONS)

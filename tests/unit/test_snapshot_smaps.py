@@ -30,7 +30,7 @@ ANON = "7f0000000000-7f0000002000 rw-p 00000000 00:00 0 "
 OTHER_ANON = "7f0000100000-7f0000102000 rw-p 00000000 00:00 0 "
 LIBRARY = "7f0000200000-7f0000202000 r-xp 00026000 fe:00 260386                     /usr/lib/libc.so.6"
 LIBRARY_FURTHER = "7f0000300000-7f0000302000 r-xp 00126000 fe:00 260386                     /usr/lib/libc.so.6"
-HOSTILE = "7f0000400000-7f0000402000 rw-s 00000000 00:01 5          /memfd:a  VmFlags: \\012 \x1b[31m (deleted)"
+HOSTILE = "7f0000400000-7f0000402000 rw-s 00000000 00:01 5     /memfd:a  VmFlags: Size: \\012 \x1b[31m (deleted)"
 
 
 def text_of(*blocks):
@@ -85,10 +85,18 @@ def test_nine_digits_are_left_to_the_other_way():
 
 
 def test_a_file_named_like_a_key_cannot_mislead():
-    text = text_of(block(ANON), block(HOSTILE), block(LIBRARY))
-    assert groups_by_columns(text) is None
-    (found,) = [group for group in SmapsReader(seen_bytes=1 << 30).parse(text) if group.kind is MappingKind.MEMFD]
-    assert found.path == "/memfd:a  VmFlags: \n \x1b[31m"
+    groups = same(text_of(block(ANON), block(HOSTILE), block(LIBRARY)))
+    (found,) = [group for group in groups if group.kind is MappingKind.MEMFD]
+    assert found.path == "/memfd:a  VmFlags: Size: \n \x1b[31m"
+
+
+@pytest.mark.parametrize("part_bytes", [1, 100, 700, 1500, 5000])
+def test_wherever_a_long_text_is_parted(monkeypatch, part_bytes):
+    monkeypatch.setattr("rtdebug.snapshot.columns._PART_BYTES", part_bytes)
+    blocks = (block(HEAP), block(ANON, 3), block(HOSTILE), block(LIBRARY), block(OTHER_ANON, 5, flags="rd"))
+    for count in range(1, len(blocks) + 1):
+        same(text_of(*blocks[:count]))
+    same(text_of(*blocks).removesuffix(b"\n") + b"\n")
 
 
 def test_names_of_any_bytes():

@@ -3,10 +3,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rtdebug.render.units import (
+    counted,
     format_bytes,
     format_count,
     format_duration,
     format_rate,
+    format_share,
     format_time,
     format_value,
     short_id,
@@ -97,3 +99,9 @@ def test_format_value(key, value, shown):
 )
 def test_short_id(container_id, shown):
     assert short_id(container_id) == shown
+
+
+def test_shares_and_counts():
+    shares = {0.0: "0%", 0.001: "<1%", 0.4: "40%", 0.975: "98%", 0.999: "99%", 1.0: "100%"}
+    assert {share: format_share(share) for share in shares} == shares
+    assert [counted(count, "kill") for count in (0, 1, 2, 1234)] == ["0 kills", "1 kill", "2 kills", "1,234 kills"]
