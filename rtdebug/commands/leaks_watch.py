@@ -45,6 +45,7 @@ def command(
     from rtdebug.leaks.streaming import watch
     from rtdebug.render.jsonl import encode_object
     from rtdebug.render.leaks_report import change_line, change_object, watch_line
+    from rtdebug.render.terminal import output_fd
 
     stopped: list[bool] = []
     require_extras()
@@ -59,6 +60,7 @@ def command(
             lambda: bool(stopped),
             wake_fd,
             lambda judged: click.echo(watch_line(judged), err=True),
+            output_fd(),
         ):
             now_ns = time.time_ns()
             text = encode_object(change_object(judged, now_ns)) if output == "json" else change_line(judged, now_ns)
