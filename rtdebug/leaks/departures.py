@@ -63,7 +63,9 @@ class Departures:
     def outside(self) -> Iterator[Departure]:
         """Give what is outside now, as of the last sample."""
         for key, episode in self._episodes.items():
-            yield Departure(OUTSIDE, key, self._time_ns, self._bands[key], episode.since_ns, episode.furthest)
+            band = self._bands[key]
+            if band.is_outside:
+                yield Departure(OUTSIDE, key, self._time_ns, band, episode.since_ns, episode.furthest)
 
     def _change(self, key: Key, band: Band) -> str | None:
         episode = self._episodes.get(key)
