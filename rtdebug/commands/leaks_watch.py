@@ -74,6 +74,7 @@ def command(
     from rtdebug.render.jsonl import encode_object
     from rtdebug.render.leaks_report import watch_line
     from rtdebug.render.leaks_watch import filled_line, news_line, news_object
+    from rtdebug.render.terminal import output_fd
 
     stopped: list[bool] = []
     require_extras()
@@ -87,6 +88,8 @@ def command(
             click.echo(filled_line(*baselines.filled, window_s), err=True)
 
     with on_stop_signals(lambda: stopped.append(True)) as wake_fd:
-        for news in watch(stores, rules, every_s, duration_s, lambda: bool(stopped), wake_fd, first, baselines):
+        for news in watch(
+            stores, rules, every_s, duration_s, lambda: bool(stopped), wake_fd, first, output_fd(), baselines
+        ):
             now_ns = time.time_ns()
             click.echo(encode_object(news_object(news, now_ns)) if output == "json" else news_line(news, now_ns))

@@ -69,15 +69,21 @@ def watch(
     stopped: Callable[[], bool],
     wake_fd: int,
     first: Callable[[Sequence[Judged]], None] = lambda _judged: None,
+    reader_fd: int | None = None,
     baselines: BaselineWatch | None = None,
 ) -> Iterator[Judged | Unusual]:
     """Give what leaks or is suspect, then each change of a verdict, until `stopped` or for `duration_s`.
 
     With `baselines` also what is outside its usual band, then each change of that. `wake_fd` is readable when `stopped`
-    may have changed; `first` is given all verdicts of the first look. Raises UsageProblem when there is no store.
+    may have changed; `first` is given all verdicts of the first look. It ends when who reads `reader_fd` is gone,
+    though there is nothing to write. Raises UsageProblem when there is no store.
     """
     segments_of(paths)
     follower = Follower(paths, rules)
+    poller = select.poll()
+    poller.register(wake_fd, select.POLLIN)
+    if reader_fd is not None:
+        poller.register(reader_fd, 0)  # no event but that the other end was closed
     end = None if duration_s is None else time.monotonic() + duration_s
     is_first = True
     while not stopped():
@@ -93,7 +99,8 @@ def watch(
         left = every_s if end is None else min(every_s, end - time.monotonic())
         if left <= 0:
             return
-        select.select([wake_fd], [], [], left)
+        if any(fd == reader_fd for fd, _ in poller.poll(left * 1000)):
+            return
 
 
 def _lasting(labels: Labels) -> Labels:

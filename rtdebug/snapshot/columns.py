@@ -25,6 +25,8 @@ _LINE_WORDS = _LINE_BYTES // 4
 _UNIT = int.from_bytes(b" kB\n", "little")
 _FIELD = re.compile(rb"(\w+): *\d+ kB\n")
 _SIZE = b"\nSize:"
+_LAST_LINE = b"\nVmFlags:"
+_PART_BYTES = 1 << 20
 _FLAGS = re.compile(rb"^VmFlags:(.*)", re.MULTILINE)
 _ELIGIBLE = re.compile(rb"^THPeligible: +(\d)", re.MULTILINE)
 
@@ -60,11 +62,23 @@ def _entries(text: bytes) -> Iterator[_Key]:
 
     The kernel escapes newlines in names: no name can forge a line.
     """
-    head, *pieces = text.split(_SIZE)
-    for piece in pieces:
-        body, _, following = piece.rpartition(b"\n")
-        yield head[head.find(b" ") :], body
-        head = following
+    for part in _parts(text):
+        head, *pieces = part.split(_SIZE)
+        for piece in pieces:
+            body, _, following = piece.rpartition(b"\n")
+            yield head[head.find(b" ") :], body
+            head = following
+
+
+def _parts(text: bytes) -> Iterator[bytes]:
+    """Of some 1 MiB, whole mappings each, for they are copied: one process can have 50 MiB of smaps."""
+    begin = 0
+    while begin < len(text):
+        flags = text.find(_LAST_LINE, begin + _PART_BYTES)
+        end = text.find(b"\n", flags + 1) + 1 if flags >= 0 else 0
+        end = end or len(text)
+        yield text[begin:end]
+        begin = end
 
 
 def _field_names(block: bytes) -> list[str]:

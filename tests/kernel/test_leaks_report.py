@@ -18,9 +18,9 @@ from tests.kernel.runtime_fixtures import MIB, Runc
 
 pytestmark = pytest.mark.kernel
 
-SECONDS = 45
+SECONDS = 36
 STEP_KIB, PAUSE_MS = 1024, 400
-FLOORS = ("--min-span", "28s", "--min-growth", "8M")
+FLOORS = ("--min-span", "24s", "--min-growth", "8M")
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-headless-shell")
 
 

@@ -2,6 +2,8 @@
 
 import json
 import re
+import subprocess
+import sys
 from dataclasses import replace
 from html.parser import HTMLParser
 
@@ -150,6 +152,20 @@ def test_watch_says_what_it_watches(tmp_path, capsys):
     assert "series: 1 leak, " in err
     (line,) = out.splitlines()
     assert "MiB/h, limit in " in line
+
+
+def test_watch_ends_with_its_reader(tmp_path):
+    """`rtdebug leaks watch | head -1`, when no verdict changes any more."""
+    folder = tmp_path / "store"
+    write_segment(folder, "cgroups", cgroup_rows({"leaky": leaking(COUNT)}), BEGIN_S)
+    command = [sys.executable, "-m", "rtdebug", "leaks", "watch", str(folder)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as process:
+        try:
+            assert b"leaky" in process.stdout.readline()
+            process.stdout.close()
+            process.wait(timeout=30)
+        finally:
+            process.kill()
 
 
 @pytest.mark.parametrize(

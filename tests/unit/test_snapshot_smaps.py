@@ -90,6 +90,15 @@ def test_a_file_named_like_a_key_cannot_mislead():
     assert found.path == "/memfd:a  VmFlags: Size: \n \x1b[31m"
 
 
+@pytest.mark.parametrize("part_bytes", [1, 100, 700, 1500, 5000])
+def test_wherever_a_long_text_is_parted(monkeypatch, part_bytes):
+    monkeypatch.setattr("rtdebug.snapshot.columns._PART_BYTES", part_bytes)
+    blocks = (block(HEAP), block(ANON, 3), block(HOSTILE), block(LIBRARY), block(OTHER_ANON, 5, flags="rd"))
+    for count in range(1, len(blocks) + 1):
+        same(text_of(*blocks[:count]))
+    same(text_of(*blocks).removesuffix(b"\n") + b"\n")
+
+
 def test_names_of_any_bytes():
     name = ANON.rstrip() + " /tmp/\udcff\udc80 a\rb"
     (group,) = same(text_of(block(name)))
