@@ -86,4 +86,4 @@ def command(
     if output == "json":
         click.echo(list_json(found, thp, idle_s), nl=False)
     else:
-        click.echo(list_table(found, thp, least_bytes, idle_s), nl=False)
+        click.echo(list_table(found, thp, least_bytes, idle_s, target), nl=False)

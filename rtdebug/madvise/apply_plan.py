@@ -9,7 +9,7 @@ from pathlib import Path
 from rtdebug.errors import HostUnable, TargetError, UsageProblem
 from rtdebug.host.maps import Mapping, SmapsEntry, read_maps, read_smaps
 from rtdebug.host.meminfo import read_meminfo
-from rtdebug.host.process import read_stat
+from rtdebug.host.process import is_running, read_stat
 from rtdebug.host.text import read_text
 from rtdebug.host.thp import ThpSettings, read_thp
 from rtdebug.madvise.advice import ADVICE, Advice, Memory, Way, applicable
@@ -66,9 +66,10 @@ def make_plan(
         names = ", ".join(each.short_name for each in applicable())
         raise UsageProblem(f"{advice.name} cannot be given to a live process", f"these can: {names}")
     stat = read_stat(pid, proc)
-    found = find_mapping(read_maps(pid, proc), mapping)
-    if stat is None:
+    mappings = read_maps(pid, proc)
+    if stat is None or not is_running(pid, proc):
         raise TargetError(f"process {pid} has exited", "rtdebug madvise list TARGET shows what there is now")
+    found = find_mapping(mappings, mapping)
     memory = _check_kind(found, advice)
     _check_swap(advice, memory, host)
     _check_data(found, advice, destroy)

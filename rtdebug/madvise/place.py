@@ -11,16 +11,18 @@ container's first process, for it is in its pid namespace.
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import json
 import os
 import pickle
 import select
+import shutil
 import signal
 import socket
 import subprocess
 import sys
 from pathlib import Path
-from typing import NoReturn
+from typing import BinaryIO, NoReturn
 
 from rtdebug.errors import RtdebugError
 from rtdebug.host.cgroup import MemoryHierarchy
@@ -38,6 +40,7 @@ with open(int(sys.argv[1]), "rb") as file:
     work = pickle.load(file)
 work()
 """
+_MFD_EXEC = 0x10
 _KEPT = ("LD_LIBRARY_PATH",)
 """Of the environment; a Python that has its libraries elsewhere does not start without it."""
 
@@ -153,12 +156,13 @@ def _start(door: Door, leaf: Leaf, prepare: Prepare, lines_fd: int, keeper_fd: i
     pidfd = os.pidfd_open(door.pid)
     root_fd = os.open(_PROC / str(door.pid) / "root", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     work = Porter(door, leaf, prepare, lines_fd, keeper_fd, pidfd, root_fd)
-    with os.fdopen(os.memfd_create("rtdebug-porter"), "w+b") as file:
+    with os.fdopen(os.memfd_create("rtdebug-porter"), "w+b") as file, _sealed_copy(Path(sys.executable)) as program:
         pickle.dump([str(Path(path).absolute()) for path in sys.path], file)
         pickle.dump(work, file)
         file.seek(0)
         porter = subprocess.Popen(
             [sys.executable, "-I", "-c", _PORTER, str(file.fileno())],
+            executable=f"/proc/{os.getpid()}/fd/{program.fileno()}",
             env={key: os.environ[key] for key in _KEPT if key in os.environ},
             cwd="/",
             stdin=subprocess.DEVNULL,
@@ -169,6 +173,23 @@ def _start(door: Door, leaf: Leaf, prepare: Prepare, lines_fd: int, keeper_fd: i
     os.close(pidfd)
     os.close(root_fd)
     return porter
+
+
+def _sealed_copy(program: Path) -> BinaryIO:
+    """A copy of it in memory that nobody can change.
+
+    Through /proc/PID/exe a container with CAP_SYS_PTRACE could else write to the host's Python (as in CVE-2019-5736).
+    """
+    try:
+        fd = os.memfd_create("rtdebug-python", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING | _MFD_EXEC)
+    except OSError:  # EINVAL, before Linux 6.3
+        fd = os.memfd_create("rtdebug-python", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    copy = os.fdopen(fd, "w+b")
+    with program.open("rb") as original:
+        shutil.copyfileobj(original, copy)
+    copy.flush()
+    fcntl.fcntl(fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_WRITE | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_SEAL)
+    return copy
 
 
 def _admit(pid: int, door: Door, leaf: Leaf, keeper: socket.socket) -> None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator
 
 from rtdebug.host.thp import ThpSettings
 from rtdebug.madvise.candidates import Candidate, Candidates
 from rtdebug.madvise.target import label
 from rtdebug.render.columns import align, cut_middle, wrap
+from rtdebug.render.escape import escape
 from rtdebug.render.jsonl import encode_object
 from rtdebug.render.units import UNKNOWN, format_bytes, format_count
 from rtdebug.tracing.line import Value
@@ -17,16 +19,18 @@ _NUMBERS = frozenset({0, 2, 4, 5, 6, 7, 8, 9})
 _IDLE = _HEADER.index("IDLE")
 _NAME_COLUMNS = 28
 _WIDTH = 100
-_NOTHING = "no mapping has {least} or more resident; there are {mappings}, in {processes} processes\n"
+_NOTHING = "no mapping has {least} or more resident; mappings: {mappings}, processes: {processes}\n"
 
 
-def list_table(found: Candidates, thp: ThpSettings | None, least_bytes: int, idle_s: float | None) -> str:
-    """What the host allows, the mappings, and what the figures mean."""
+def list_table(
+    found: Candidates, thp: ThpSettings | None, least_bytes: int, idle_s: float | None, target: str = "TARGET"
+) -> str:
+    """What the host allows, the mappings, and what the figures mean. `target`: as its user calls it."""
     lines = [_settings(thp)]
     if found.found:
         reasons = list(dict.fromkeys(each.eligibility.why for each in found.found))
         rows = [_HEADER, *(_row(each, reasons) for each in found.found)]
-        has_idle = idle_s is not None or any(each.advice == "MADV_PAGEOUT" for each in found.found)
+        has_idle = idle_s is not None or _has_idle(found)
         lines += align(rows if has_idle else [_without_idle(row) for row in rows], right=_numbers(has_idle))
         for number, reason in enumerate(reasons, 1):
             lines += wrap(f"WHY {number}: {reason}", _WIDTH)
@@ -38,7 +42,7 @@ def list_table(found: Candidates, thp: ThpSettings | None, least_bytes: int, idl
                 processes=format_count(found.processes),
             ).rstrip("\n")
         )
-    lines += _footnotes(found, least_bytes, idle_s)
+    lines += _footnotes(found, least_bytes, idle_s, target)
     return "\n".join(lines) + "\n"
 
 
@@ -82,6 +86,10 @@ def _settings(thp: ThpSettings | None) -> str:
     )
 
 
+def _has_idle(found: Candidates) -> bool:
+    return any(each.advice == "MADV_PAGEOUT" for each in found.found)
+
+
 def _without_idle(row: tuple[str, ...]) -> tuple[str, ...]:
     return row[:_IDLE] + row[_IDLE + 1 :]
 
@@ -107,7 +115,7 @@ def _row(each: Candidate, reasons: list[str]) -> tuple[str, ...]:
     )
 
 
-def _footnotes(found: Candidates, least_bytes: int, idle_s: float | None) -> Iterator[str]:
+def _footnotes(found: Candidates, least_bytes: int, idle_s: float | None, target: str) -> Iterator[str]:
     if found.left_out:
         least = format_bytes(least_bytes)
         yield f"{format_count(found.left_out)} mappings with less than {least} resident are left out"
@@ -116,15 +124,14 @@ def _footnotes(found: Candidates, least_bytes: int, idle_s: float | None) -> Ite
     if not found.found:
         return
     if idle_s is None:
-        yield "what is idle is not known; --idle 30s measures it"
+        known = "IDLE: since the kernel last looked, mostly too little"
+        yield f"{known if _has_idle(found) else 'what is idle is not known'}; --idle 30s measures it"
     else:
         yield f"IDLE: not accessed for {idle_s:g} s"
     best = found.found[0]
     if best.advice:
-        yield (
-            f"try it: rtdebug madvise apply TARGET --pid {best.pid} --mapping {best.mapping.start:#x} "
-            f"--advice {best.advice.removeprefix('MADV_')} --dry-run"
-        )
+        where = f"{escape(shlex.quote(target))} --pid {best.pid} --mapping {best.mapping.start:#x}"
+        yield f"try it: rtdebug madvise apply {where} --advice {best.advice.removeprefix('MADV_')} --dry-run"
 
 
 def _record(each: Candidate) -> dict[str, Value]:

@@ -8,12 +8,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rtdebug.errors import RtdebugError, UsageProblem
+from rtdebug.errors import RtdebugError
 from rtdebug.madvise.conduct import Outcome
 from rtdebug.madvise.plan import BASELINE, Case
 from rtdebug.madvise.run import Run
 from rtdebug.madvise.stats import values_of
 from rtdebug.render.escape import escape
+from rtdebug.render.madvise_raw import check_file
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -26,9 +27,8 @@ _ROW_INCHES = 0.32
 
 
 def check_picture(path: Path | None) -> None:
-    """Raise UsageProblem for a form that there is not: before the experiment."""
-    if path is not None and path.suffix not in _FORMS:
-        raise UsageProblem(f"--picture: no form '{path.suffix}'", f"allowed: {', '.join(_FORMS)}")
+    """Raise UsageProblem for a form that there is not, or a place where nothing can be: before the experiment."""
+    check_file("--picture", path, _FORMS)
 
 
 def write_picture(path: Path, outcome: Outcome) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -16,9 +18,18 @@ _FORMS = (".parquet", ".json", ".jsonl")
 
 
 def check_raw(path: Path | None) -> None:
-    """Raise UsageProblem for a form that there is not: before the experiment."""
-    if path is not None and path.suffix not in _FORMS:
-        raise UsageProblem(f"--raw: no form '{path.suffix}'", f"allowed: {', '.join(_FORMS)}")
+    """Raise UsageProblem for a form that there is not, or a place where nothing can be: before the experiment."""
+    check_file("--raw", path, _FORMS)
+
+
+def check_file(option: str, path: Path | None, forms: Sequence[str]) -> None:
+    """Raise UsageProblem for an ending that is none of `forms`, or a folder that is none or not to be written in."""
+    if path is None:
+        return
+    if path.suffix not in forms:
+        raise UsageProblem(f"{option}: no form '{path.suffix}'", f"allowed: {', '.join(forms)}")
+    if not path.parent.is_dir() or not os.access(path if path.exists() else path.parent, os.W_OK):
+        raise UsageProblem(f"{option}: {path} cannot be written", "give a place where you may write")
 
 
 def run_frame(outcome: Outcome) -> pd.DataFrame:

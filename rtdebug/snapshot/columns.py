@@ -24,6 +24,7 @@ _LINE_BYTES = 28
 _LINE_WORDS = _LINE_BYTES // 4
 _UNIT = int.from_bytes(b" kB\n", "little")
 _FIELD = re.compile(rb"(\w+): *\d+ kB\n")
+_HEAD = re.compile(rb" [r-][w-][x-][sp] [0-9a-f]+ [0-9a-f]+:[0-9a-f]+ \d+(?: [^\n]*)?\Z")
 _SIZE = b"\nSize:"
 _LAST_LINE = b"\nVmFlags:"
 _PART_BYTES = 1 << 20
@@ -42,7 +43,7 @@ def groups_by_columns(text: bytes) -> list[MappingGroup] | None:
         counts[key] = counts.get(key, 0) + 1
     bodies = [body for _, body in counts]
     begins = [body.find(b"\n") + 1 for body in bodies]  # behind the number of Size
-    if not bodies or not all(begins):
+    if not bodies or not all(begins) or not all(_HEAD.match(head) for head, _ in counts):
         return None
     names = _field_names(bodies[0][begins[0] :])
     ends = [begin + len(names) * _LINE_BYTES for begin in begins]

@@ -13,8 +13,11 @@ from typing import Any
 
 import pytest
 
+from rtdebug.errors import TargetError
 from rtdebug.host.maps import read_smaps
 from rtdebug.host.thp import read_thp
+from rtdebug.madvise.advice import find_advice
+from rtdebug.madvise.apply_plan import make_plan, read_host
 from rtdebug.madvise.guard import Guard, GuardLimits, watch
 from tests.conftest import ROOT
 from tests.kernel.runtime_fixtures import Docker, wait_for
@@ -279,3 +282,14 @@ print(sum(area[offset:offset + (64 << 20):4096]))
     finally:
         process.kill()
         process.communicate()
+
+
+def test_a_zombie_is_said_to_have_exited() -> None:
+    process = subprocess.Popen(["true"])
+    try:
+        wait_for(lambda: ") Z " in Path(f"/proc/{process.pid}/stat").read_text(), "its end")
+        for advice in ("COLD", "HUGEPAGE"):
+            with pytest.raises(TargetError, match="has exited"):
+                make_plan(process.pid, "heap", find_advice(advice), undo=False, destroy=False, host=read_host())
+    finally:
+        process.wait()

@@ -5,6 +5,7 @@ Witnesses: smaps and the cgroup's files (both through the raw runs), /proc of th
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import signal
@@ -339,6 +340,8 @@ def test_a_container_that_looks_into_it_finds_nothing_of_rtdebug(runc) -> None:
             flags = int(value_of(Path(f"/proc/{pid}/fdinfo/{fd.name}").read_text(), "flags"), 8)
             assert flags & os.O_ACCMODE == os.O_RDONLY or link.startswith(("pipe:", "/dev/null")), link
             assert not Path(link).is_dir(), link
+        with Path(f"/proc/{pid}/exe").open("rb") as program:
+            assert fcntl.fcntl(program, fcntl.F_GET_SEALS) & fcntl.F_SEAL_WRITE, "and not the host's Python"
         parent = int(value_of(Path(f"/proc/{pid}/status").read_text(), "PPid"))
         assert namespace_id(parent, "pid") == namespace_id("self", "pid"), "the container does not see the porter"
         assert not holds(parent, secret)

@@ -98,9 +98,7 @@ def with_subcommands(path: str, command: click.Command) -> Iterator[tuple[str, c
 
 
 def readme_text() -> str:
-    """Return README.md, and the sections that are about to go into it."""
-    drafts = sorted((ROOT / "docs" / "readme").glob("*.md.draft"))
-    return "\n".join(path.read_text(encoding="utf-8") for path in (ROOT / "README.md", *drafts))
+    return (ROOT / "README.md").read_text(encoding="utf-8")
 
 
 def test_the_readme_knows_every_event() -> None:

@@ -192,6 +192,12 @@ def test_what_a_person_and_a_program_read() -> None:
     assert "\x1b" not in text
     assert "60 MiB" in text and "HUGEPAGE" in text and "enabled=madvise" in text
     assert f"--mapping {BASE + (1 << 32):#x} --advice HUGEPAGE --dry-run" in text
+    assert "apply 'a b\\x1b' --pid" in list_table(found, THP, 2 * MIB, None, "a b\x1b"), "to be pasted, and harmless"
+    assert "WHY 1: enabled=madvise" in text and "IDLE: since the kernel last looked" in text
+    assert "IDLE: not accessed for 1.5 s" in list_table(found, THP, 2 * MIB, 1.5)
+    without = list_table(ranked(process(entry(BASE, 64 * 1024, 60 * 1024))), THP, 2 * MIB, None)
+    assert "IDLE" not in without and "what is idle is not known" in without
+    assert max(map(len, text.splitlines())) <= 100
     document = json.loads(list_json(found, THP, 1.5))
     assert document["mappings"][0]["gain_bytes"] == 60 * MIB
     assert document["mappings"][1]["path"] == "/tmp/\x1b[31mx"

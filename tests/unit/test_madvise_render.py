@@ -144,3 +144,13 @@ def test_forms_are_checked_before_anything_is_run() -> None:
         check_raw(Path("a.csv"))
     check_picture(None)
     check_raw(None)
+
+
+@pytest.mark.parametrize("place", ["absent/runs", "file/runs"])
+def test_a_place_where_nothing_can_be_is_refused_before_anything_is_run(tmp_path: Path, place: str) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(UsageProblem, match=r"--raw: .* cannot be written"):
+        check_raw(tmp_path / f"{place}.json")
+    with pytest.raises(UsageProblem, match=r"--picture: .* cannot be written"):
+        check_picture(tmp_path / f"{place}.png")
+    check_raw(tmp_path / "runs.json")

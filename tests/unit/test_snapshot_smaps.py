@@ -90,6 +90,13 @@ def test_a_file_named_like_a_key_cannot_mislead():
     assert found.path == "/memfd:a  VmFlags: Size: \n \x1b[31m"
 
 
+def test_a_header_broken_in_two_by_a_mailer_is_left_to_the_other_way():
+    head, _, name = LIBRARY.partition("     ")
+    text = text_of(block(ANON), block(f"{head}\n  {name.strip()}"))
+    assert groups_by_columns(text) is None
+    assert [group.path for group in SmapsReader(seen_bytes=1 << 30).parse(text)] == ["", "/usr/lib/libc.so.6"]
+
+
 @pytest.mark.parametrize("part_bytes", [1, 100, 700, 1500, 5000])
 def test_wherever_a_long_text_is_parted(monkeypatch, part_bytes):
     monkeypatch.setattr("rtdebug.snapshot.columns._PART_BYTES", part_bytes)
