@@ -47,6 +47,8 @@ class _Recorder:
 
     method: Method
     window_s: float
+    since_ns: int
+    """What was recorded before that is left out."""
     figures: int = 0
     """Of the last sample."""
     filled: int = 0
@@ -103,7 +105,6 @@ class BaselineWatch:
         self._window_s = window_s
         self._unread = Unread()
         self._recorders: dict[tuple[Path, str], _Recorder] = {}
-        self._looked_ns: int | None = None
 
     @property
     def filled(self) -> tuple[int, int]:
@@ -114,15 +115,14 @@ class BaselineWatch:
     def poll(self, now_ns: int) -> list[Unusual]:
         """Read what is new, and give what changed; of a recorder that is seen first, what is outside now.
 
-        `now_ns`: Unix time. What was recorded more than one and a quarter windows before the last look is left out.
+        `now_ns`: Unix time. Of what was recorded before the first look, one and a quarter windows are read.
         """
-        since_ns = (self._looked_ns or now_ns) - int(_HISTORY * self._window_s * NS_PER_S)
-        self._looked_ns = now_ns
+        since_ns = now_ns - int(_HISTORY * self._window_s * NS_PER_S)
         found: list[Unusual] = []
         for place, segments in self._by_recorder().items():
             is_first = place not in self._recorders
-            recorder = self._recorders.setdefault(place, _Recorder(self._method, self._window_s))
-            told = [each for sample in self._samples(segments, since_ns) for each in recorder.add(*sample)]
+            recorder = self._recorders.setdefault(place, _Recorder(self._method, self._window_s, since_ns))
+            told = [each for sample in self._samples(segments, recorder.since_ns) for each in recorder.add(*sample)]
             found += recorder.outside() if is_first else told
         return found
 
