@@ -24,6 +24,8 @@ class Departure:
     band: Band
     since_ns: int
     """When it was first seen outside."""
+    until_ns: int
+    """When it was last seen outside."""
     furthest: Band
     """Of the value since then that was the furthest from what was usual."""
 
@@ -33,6 +35,7 @@ class _Episode:
     """A figure is outside, or was a moment ago."""
 
     since_ns: int
+    until_ns: int
     furthest: Band
     calm: int = 0
     """Values inside up to now, one after the other."""
@@ -54,18 +57,21 @@ class Departures:
         for key, band in bands.items():
             state = self._change(key, band)
             if state is not None:
-                episode = self._episodes.get(key) or _Episode(time_ns, band)
-                if state != OUTSIDE:
-                    self._episodes.pop(key, None)
-                yield Departure(state, key, time_ns, band, episode.since_ns, episode.furthest)
+                yield self._departure(state, key)
+            if state in (USUAL_AGAIN, NEW_LEVEL):
+                self._episodes.pop(key, None)
         self._shifts = {key: band.shifts for key, band in bands.items()}
 
     def outside(self) -> Iterator[Departure]:
         """Give what is outside now, as of the last sample."""
-        for key, episode in self._episodes.items():
-            band = self._bands[key]
-            if band.is_outside:
-                yield Departure(OUTSIDE, key, self._time_ns, band, episode.since_ns, episode.furthest)
+        for key in self._episodes:
+            if self._bands[key].is_outside:
+                yield self._departure(OUTSIDE, key)
+
+    def _departure(self, state: str, key: Key) -> Departure:
+        band = self._bands[key]
+        episode = self._episodes.get(key) or _Episode(self._time_ns, self._time_ns, band)
+        return Departure(state, key, self._time_ns, band, episode.since_ns, episode.until_ns, episode.furthest)
 
     def _change(self, key: Key, band: Band) -> str | None:
         episode = self._episodes.get(key)
@@ -74,12 +80,12 @@ class Departures:
         if episode is None:
             if not band.is_outside:
                 return None
-            self._episodes[key] = _Episode(self._time_ns, band)
+            self._episodes[key] = _Episode(self._time_ns, self._time_ns, band)
             return OUTSIDE
         if not band.is_outside:
             episode.calm += 1
             return USUAL_AGAIN if episode.calm >= _CALM_RUN else None
-        episode.calm = 0
+        episode.calm, episode.until_ns = 0, self._time_ns
         if abs(band.deviation) > abs(episode.furthest.deviation):
             episode.furthest = band
         return None

@@ -46,13 +46,13 @@ def _unusual_line(unusual: Unusual) -> str:
 
 def _what(departure: Departure, unit: str) -> str:
     band, furthest = departure.band, departure.furthest
-    value, lasted = _text(band.value, unit), format_duration(departure.time_ns - departure.since_ns)
+    value, lasted = _text(band.value, unit), format_duration(departure.until_ns - departure.since_ns)
     if departure.state == NEW_LEVEL:  # the band is wide while the window holds both levels: the old one says more
-        return f"{value} is usual now; {lasted} ago it was {_range(furthest, unit)}"
+        return f"{value} is usual now, after {lasted} outside of {_range(furthest, unit)}"
     text = f"{value}, usual is {_range(band, unit)}"
     if departure.state == USUAL_AGAIN:
-        return f"{text}; for {lasted} it was not, {_text(furthest.value, unit)} at the furthest"
-    if departure.time_ns > departure.since_ns:
+        return f"{text}; it was outside for {lasted}, {_text(furthest.value, unit)} at the furthest"
+    if departure.until_ns > departure.since_ns:
         return f"{text}; outside for {lasted}, {_text(furthest.value, unit)} at the furthest"
     return text
 
@@ -75,6 +75,7 @@ def _unusual_object(unusual: Unusual) -> dict[str, Value]:
         "half_width": band.half_width,
         "deviation": band.deviation,
         "since": format_time_utc(departure.since_ns),
+        "until": format_time_utc(departure.until_ns),
         "furthest": departure.furthest.value,
         "centre_before": departure.furthest.centre,
         "shifts": band.shifts,

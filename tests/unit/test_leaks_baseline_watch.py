@@ -76,7 +76,8 @@ def test_an_episode_is_told_when_it_begins_and_when_it_is_over(filled):
     again = [each for each in filled.feed(steady(5, 500 * MIB, 2)) if each.labels.kind == "anon"]
     assert states(again) == [USUAL_AGAIN]
     assert again[0].departure.furthest.value == 700 * MIB
-    assert again[0].departure.time_ns - again[0].departure.since_ns == 10 * INTERVAL_S * 10**9
+    assert again[0].departure.until_ns - again[0].departure.since_ns == 4 * INTERVAL_S * 10**9
+    assert "; it was outside for 40.0 s, 700 MiB at the furthest" in news_line(again[0], 0)
 
 
 def test_a_new_level_becomes_the_usual_one_and_that_is_told(filled):
@@ -85,6 +86,7 @@ def test_a_new_level_becomes_the_usual_one_and_that_is_told(filled):
     assert shift.departure.state == NEW_LEVEL
     assert 0.4 * WINDOW < (shift.departure.time_ns - shift.departure.since_ns) / 1e9 / INTERVAL_S < 0.6 * WINDOW
     assert shift.departure.furthest.centre == pytest.approx(500 * MIB, rel=0.02)
+    assert " is usual now, after " in news_line(shift, 0)
     assert states(filled.feed(steady(WINDOW, 800 * MIB))) == []
     assert states(filled.feed([500 * MIB])) == [OUTSIDE], "what was usual is not any more"
 
