@@ -101,7 +101,7 @@ def command(
     from functools import partial
 
     from rtdebug.export.counters import Counters
-    from rtdebug.export.exporter import LEAST_HALF_WIDTH, Exporter, Publish
+    from rtdebug.export.exporter import Exporter, Publish
     from rtdebug.export.model import Snapshot
     from rtdebug.export.server import Server
     from rtdebug.export.server import listen as listen_at
@@ -110,7 +110,7 @@ def command(
     from rtdebug.export.web_config import WebConfig, load_web_config
     from rtdebug.host.cgroup import find_memory_hierarchy
     from rtdebug.host.child import in_child
-    from rtdebug.leaks.baseline import Baselines, method_of
+    from rtdebug.leaks.baseline import baselines_of, method_of
     from rtdebug.leaks.selection import Selection, find_all
     from rtdebug.render.escape import escape
     from rtdebug.render.metrics import MetricsPage, require_prometheus_client
@@ -135,9 +135,7 @@ def command(
         selection = Selection(hierarchy, first, (), runc_roots)
         stack.callback(selection.close)
         counters = Counters(max_series)
-        baselines = None
-        if baseline is not None:
-            baselines = Baselines(max(10, round(window_s / interval_s)), method_of(baseline), LEAST_HALF_WIDTH)
+        baselines = baselines_of(method_of(baseline), window_s, interval_s) if baseline is not None else None
         exporter = Exporter(
             hierarchy,
             selection.containers,

@@ -19,22 +19,12 @@ from rtdebug.export.traced import TraceProcess
 from rtdebug.host.cgroup import MemoryHierarchy
 from rtdebug.host.inside import TmpfsUsage
 from rtdebug.host.signals import on_stop_signals
-from rtdebug.leaks.baseline import Band, Baselines
+from rtdebug.leaks.baseline import BASELINE_BYTES, BASELINE_RATES, Band, Baselines
 
 MOST_CONTAINERS = 20_000
 """Read in one pass: whoever may make cgroups inside of a container can make any number of them."""
 _ORPHANS_PAUSE_S = 5.0
 _ORPHANS_PATIENCE_S = 60.0
-BASELINE_BYTES = ("anon", "file", "shmem", "kernel")
-BASELINE_RATES = ("major_faults", "refaults")
-MIB = 1 << 20
-LEAST_HALF_WIDTH: Mapping[str, float] = {
-    "usage_bytes": 8 * MIB,
-    "shm_used_bytes": 4 * MIB,
-    **{f"{kind}_bytes": 4 * MIB for kind in BASELINE_BYTES},
-    **{f"{figure}_per_second": 10.0 for figure in BASELINE_RATES},
-}
-"""Floors of the bands: less is nobody's incident, however flat the line was."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,6 +26,19 @@ _LEAST_SHARE = 0.05
 _SHIFT_RUN = 6
 """A level is a new one if so many values in a row were outside before it became usual; fewer are a peak."""
 _FIRST_ROWS = 256
+_LEAST_WINDOW = 10
+"""Values: of fewer there is no median worth its name."""
+
+MIB = 1 << 20
+BASELINE_BYTES = ("anon", "file", "shmem", "kernel")
+BASELINE_RATES = ("major_faults", "refaults")
+LEAST_HALF_WIDTH: Mapping[str, float] = {
+    "usage_bytes": 8 * MIB,
+    "shm_used_bytes": 4 * MIB,
+    **{f"{kind}_bytes": 4 * MIB for kind in BASELINE_BYTES},
+    **{f"{figure}_per_second": 10.0 for figure in BASELINE_RATES},
+}
+"""Floors of the bands: less is nobody's incident, however flat the line was."""
 
 Key = tuple[str, str]
 """Whose it is, and the figure."""
@@ -34,6 +47,11 @@ Key = tuple[str, str]
 def method_of(name: str) -> Method:
     """The method of that name. Raises KeyError."""
     return {str(method): method for method in METHODS}[name]
+
+
+def baselines_of(method: Method, window_s: float, interval_s: float) -> Baselines:
+    """Windows of that time, of values at this interval."""
+    return Baselines(max(_LEAST_WINDOW, round(window_s / interval_s)), method, LEAST_HALF_WIDTH)
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,12 +12,13 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from rtdebug.leaks.baseline_watch import BaselineWatch, Unusual
 from rtdebug.leaks.batch import items_of
 from rtdebug.leaks.parts import Part, join_parts, read_part
 from rtdebug.leaks.rules import DEFAULT, Rules
-from rtdebug.leaks.segments import find_segments
 from rtdebug.leaks.series import Labels
 from rtdebug.leaks.store import segments_of
+from rtdebug.leaks.unread import Unread
 from rtdebug.leaks.verdict import LEAK, SUSPECT, Judged, judge
 
 _DAY_NS = 86_400_000_000_000
@@ -30,25 +31,15 @@ class Follower:
     paths: Sequence[Path]
     rules: Rules = DEFAULT
     _parts: dict[str, Part] = field(default_factory=dict)
-    _rows: dict[Path, int] = field(default_factory=dict)
-    """Rows of each segment that were read, by its path without suffix: it changes when the segment is closed."""
-    _closed: set[Path] = field(default_factory=set)
-    """Those that nothing is added to any more."""
+    _unread: Unread = field(default_factory=Unread)
     _told: dict[Labels, tuple[str, str]] = field(default_factory=dict)
 
     def poll(self) -> list[Judged]:
         """Read what is new, and judge everything."""
         latest_ns = time.time_ns() + _DAY_NS
-        for segment in find_segments(self.paths):
-            if segment.table not in ("cgroups", "processes"):
-                continue
-            stem = segment.path.with_suffix("")
-            if stem in self._closed:
-                continue
-            part = read_part(segment, latest_ns, {}, self._rows.get(stem, 0))
-            self._rows[stem] = self._rows.get(stem, 0) + part.rows
-            if not segment.is_stream and segment.path.exists():
-                self._closed.add(stem)
+        for segment, after in self._unread.segments(self.paths, ("cgroups", "processes")):
+            part = read_part(segment, latest_ns, {}, after)
+            self._unread.took(segment, part.rows)
             if part.rows:
                 known = self._parts.get(segment.table)
                 self._parts[segment.table] = join_parts([known, part] if known else [part])
@@ -79,11 +70,13 @@ def watch(
     wake_fd: int,
     first: Callable[[Sequence[Judged]], None] = lambda _judged: None,
     reader_fd: int | None = None,
-) -> Iterator[Judged]:
+    baselines: BaselineWatch | None = None,
+) -> Iterator[Judged | Unusual]:
     """Give what leaks or is suspect, then each change of a verdict, until `stopped` or for `duration_s`.
 
-    `wake_fd` is readable when `stopped` may have changed; `first` is given all verdicts of the first look. It ends
-    when who reads `reader_fd` is gone, though there is nothing to write. Raises UsageProblem when there is no store.
+    With `baselines` also what is outside its usual band, then each change of that. `wake_fd` is readable when `stopped`
+    may have changed; `first` is given all verdicts of the first look. It ends when who reads `reader_fd` is gone,
+    though there is nothing to write. Raises UsageProblem when there is no store.
     """
     segments_of(paths)
     follower = Follower(paths, rules)
@@ -95,11 +88,13 @@ def watch(
     is_first = True
     while not stopped():
         polled = follower.poll()
+        unusual = baselines.poll(time.time_ns()) if baselines is not None else []
         if is_first:
             first(polled)
         for judged in follower.changed(polled):
             if not is_first or judged.verdict.verdict in (LEAK, SUSPECT):
                 yield judged
+        yield from unusual
         is_first = False
         left = every_s if end is None else min(every_s, end - time.monotonic())
         if left <= 0:
