@@ -14,6 +14,7 @@ import pytest
 
 from tests.conftest import ROOT
 from tests.kernel.runtime_fixtures import IMAGE, MIB, Box, Docker, Runc, bind, host_programs, wait_for
+from tests.kernel.workload import kill_count, memory_mount
 
 pytestmark = pytest.mark.kernel
 RTDEBUG = str(Path(sys.executable).parent / "rtdebug")
@@ -168,8 +169,7 @@ def test_a_volume_in_memory_beyond_the_limit_is_an_oom_kill(runc: Runc, tmp_path
     volume = {"destination": "/cache", "type": "tmpfs", "source": "tmpfs", "options": ["size=256m"]}
     script = "dd if=/dev/zero of=/cache/data bs=1048576 count=100 2>/dev/null; echo $? > /cache/status; sleep 1000"
     box = runc.start(script=script, memory_bytes=48 * MIB, mounts=[volume])
-    events = Path(f"/sys/fs/cgroup/memory/{box.id}/memory.oom_control")
-    wait_for(lambda: not events.exists() or "oom_kill 0" not in events.read_text(), "the kill")
+    wait_for(lambda: kill_count(memory_mount()[0] / box.id) > 0, "the kill")
     time.sleep(0.2)
     status, document = diagnose(box.id)
     found = findings(document)

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.kernel import leftovers
-from tests.kernel.workload import MIB, Workload, build, memory_cgroup, run
+from tests.kernel.workload import MIB, Workload, build, kill_count, memory_cgroup, run
 
 pytestmark = pytest.mark.kernel
 
@@ -41,13 +41,6 @@ def test_the_number_of_calls_is_the_one_asked_for(
     strace = ["strace", "-f", "-e", "signal=none", "-o", str(log), str(build(command[0])), *command[1:]]
     subprocess.run(strace, check=True, capture_output=True)
     assert len(re.findall(call, log.read_text())) == count
-
-
-def kill_count(cgroup: Path) -> int:
-    """Return oom_kill of memory.events (v2) or memory.oom_control (v1)."""
-    file = cgroup / "memory.events"
-    text = (file if file.exists() else cgroup / "memory.oom_control").read_text()
-    return int(dict(line.split() for line in text.splitlines())["oom_kill"])
 
 
 def test_oom_is_killed_by_its_own_limit() -> None:

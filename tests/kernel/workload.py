@@ -138,6 +138,13 @@ def memory_mount() -> tuple[Path, bool]:
     return v2, True
 
 
+def kill_count(cgroup: Path) -> int:
+    """Return oom_kill of memory.events (v2) or memory.oom_control (v1)."""
+    file = cgroup / "memory.events"
+    text = (file if file.exists() else cgroup / "memory.oom_control").read_text()
+    return int(dict(line.split() for line in text.splitlines())["oom_kill"])
+
+
 @contextmanager
 def memory_cgroup(limit_bytes: int, parent: Path | None = None) -> Iterator[Path]:
     """Make a cgroup with a memory limit and next to no swap; what still runs in it at the end is killed."""
