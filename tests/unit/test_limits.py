@@ -340,6 +340,13 @@ CHANGES = (
 )
 
 
+def test_the_page_names_the_command_that_puts_it_back(tmp_path):
+    host = v2(tmp_path, v2_files(limit=64, anon=20))
+    facts = facts_of(host)
+    page = limits_page(Answer(place(host), facts, demand(), (), propose(facts, demand()), {}, None, ()))
+    assert any(f"back: rtdebug limits {place(host).container.name} --undo" in line for line in page)
+
+
 def test_apply_and_undo(tmp_path):
     host = v2(tmp_path, v2_files(limit=100))
     where, folder = place(host), tmp_path / "state"
