@@ -23,24 +23,25 @@ from rtdebug.errors import RtdebugError
 from rtdebug.render.escape import escape
 
 COMMANDS = (
-    ("trace", "Show what a container does to its memory, live."),
-    ("report", "Show a recording of a trace; needs no root."),
-    ("oom", "Explain OOM kills, from this host's kernel log or from files."),
+    ("ps", "List running containers with their memory and /dev/shm."),
     ("diagnose", "Say why a container runs out of memory, and what to change."),
+    ("oom", "Explain OOM kills, from this host's kernel log or from files."),
+    ("shm", "Show shared memory, what limits it, and what was left behind."),
     ("snapshot", "Write all about a container's memory into one file."),
     ("show", "Show a snapshot; needs no root."),
     ("diff", "Show what changed between two snapshots, or in a while."),
-    ("madvise", "Find, measure and give advice on memory: huge pages and others."),
-    ("ps", "List running containers with their memory and /dev/shm."),
+    ("leaks", "Find out which containers leak memory, and where."),
+    ("trace", "Show what a container does to its memory, live."),
+    ("report", "Show a recording of a trace; needs no root."),
     ("limits", "Show memory limits, what is wrong, and what they should be."),
     ("reclaim", "Take idle memory from a container, see what it costs."),
-    ("shm", "Show shared memory, what limits it, and what was left behind."),
-    ("leaks", "Find out which containers leak memory, and where."),
+    ("madvise", "Find, measure and give advice on memory: huge pages and others."),
     ("export", "Serve metrics of all containers for Prometheus."),
     ("doctor", "Check what this host can do, and how to get the rest."),
     ("completion", "Print the completion script for a shell."),
 )
-"""Name of each command, which is also its module in rtdebug/commands, and what it is for in one line."""
+"""Name of each command, which is also its module in rtdebug/commands, and what it is for in one line. In the
+order in which somebody with a problem needs them."""
 
 COMPLETE_VARIABLE = "_RTDEBUG_COMPLETE"
 _FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO})
@@ -53,7 +54,7 @@ _BUG_HINT = "this is a bug in rtdebug: please report it with the command line an
     entries=COMMANDS,
     invoke_without_command=True,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
-    epilog="Every command explains itself: rtdebug COMMAND --help",
+    epilog="Begin with `rtdebug ps` and `rtdebug diagnose NAME`. Every command explains itself: rtdebug COMMAND --help",
 )
 @click.version_option(__version__, prog_name="rtdebug", message="%(prog)s %(version)s")
 @click.pass_context

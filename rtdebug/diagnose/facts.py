@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -84,6 +85,11 @@ class Facts:
         if self.now is not None:
             return self.now.memory
         return self.limits.own.memory if self.limits else None
+
+    @property
+    def target(self) -> str:
+        """What a proposed command calls the container, quoted for a shell; empty if it is not known."""
+        return shlex.quote(self.container.name or self.container.id) if self.container else ""
 
     @property
     def sample_s(self) -> float:

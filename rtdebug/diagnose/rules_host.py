@@ -17,7 +17,7 @@ _HUGE_ORDER = 9
 
 _CHANGES = {
     "parent-below-child": ("host: raise the limit of the cgroup above, or lower the container's to what it can have",),
-    "limit-nearly-used-up": ("rtdebug: rtdebug limits proposes a limit, and the line that sets it",),
+    "limit-nearly-used-up": ("rtdebug: rtdebug limits {target} proposes a limit, and the line that sets it",),
     "tmpfs-not-below-limit": ("docker run: a --memory above --shm-size, or a smaller tmpfs",),
     "limit-below-jvm-heap": ("advice: -XX:MaxRAMPercentage=75 in place of -Xmx, or a limit of 1.25 times the heap",),
     "oom-kill-disable": ("docker run: leave out --oom-kill-disable",),
@@ -28,14 +28,14 @@ _CHANGES = {
     "protection-beyond-parent": ("host: raise memory.low of the parent too",),
     "cpuset-nodes-do-not-match": ("docker run: --cpuset-mems with the nodes of --cpuset-cpus",),
 }
-_DEFAULT_CHANGE = ("rtdebug: rtdebug limits explains it",)
+_DEFAULT_CHANGE = ("rtdebug: rtdebug limits {target} explains it",)
 
 
 def wrong_limits(facts: Facts) -> Iterator[Finding]:
     """What `rtdebug limits` calls wrong or a risk."""
     for problem in find_problems(facts.limits) if facts.limits else ():
         if problem.severity != "note":
-            yield _finding(problem)
+            yield _finding(facts, problem)
 
 
 def host_overcommitted(facts: Facts) -> Iterator[Finding]:
@@ -125,8 +125,7 @@ def huge_pages_bloat(facts: Facts) -> Iterator[Finding]:
     )
 
 
-def _finding(problem: Problem) -> Finding:
+def _finding(facts: Facts, problem: Problem) -> Finding:
     severity = Severity.CRITICAL if problem.rule == "limit-nearly-used-up" else Severity.WARNING
-    return Finding(
-        problem.rule, severity, problem.text, problem.evidence, _CHANGES.get(problem.rule, _DEFAULT_CHANGE)
-    )
+    changes = (line.replace("{target}", facts.target) for line in _CHANGES.get(problem.rule, _DEFAULT_CHANGE))
+    return Finding(problem.rule, severity, problem.text, problem.evidence, tuple(changes))

@@ -30,7 +30,7 @@ def oom_killed(facts: Facts) -> Iterator[Finding]:
             "limit_of": last.record.oom_memcg,
             "verdict": last.verdict.kind,
         },
-        _change(last),
+        _change(facts, last),
     )
 
 
@@ -75,7 +75,10 @@ def hung_at_the_limit(facts: Facts) -> Iterator[Finding]:
         Severity.CRITICAL,
         "it is at its limit with the OOM killer disabled: its processes hang until memory is freed",
         {"usage_bytes": memory.usage_bytes, "limit_bytes": memory.limit_bytes, "under_oom": 1},
-        ("docker run: leave out --oom-kill-disable", "host: raise the limit now: rtdebug limits shows the line"),
+        (
+            "docker run: leave out --oom-kill-disable",
+            f"host: raise the limit now: rtdebug limits {facts.target} shows the line",
+        ),
     )
 
 
@@ -90,10 +93,12 @@ def _victim(episode: OomEpisode) -> str | None:
     return ", ".join(f"{victim.comm or '?'} (pid {victim.pid})" for victim in killed[:3]) or None
 
 
-def _change(episode: OomEpisode) -> tuple[str, ...]:
+def _change(facts: Facts, episode: OomEpisode) -> tuple[str, ...]:
     advice = (f"advice: {episode.verdict.advice}",) if episode.verdict.advice else ()
     if episode.verdict.kind in ("limit_too_small", "anon_one_process", "many_processes", "anon"):
-        return (*advice, "rtdebug: rtdebug limits proposes a limit, and the line that sets it")
+        runs = facts.container is not None and facts.container.is_running
+        line = f"rtdebug limits {facts.target or 'NAME'} proposes a limit, and the line that sets it"
+        return (*advice, f"rtdebug: {line}" if runs else f"rtdebug: when it runs again, {line}")
     return advice
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import shlex
 from collections.abc import Iterator
 
 from rtdebug.diagnose.app_log import AppMessage
@@ -239,8 +238,7 @@ def _orphaned_bytes(facts: Facts, mount: TmpfsMount) -> int:
 
 
 def _removing(facts: Facts) -> tuple[str, ...]:
-    name = facts.container.name or facts.container.id if facts.container else ""
-    return (f"rtdebug: rtdebug shm {shlex.quote(name)} --remove-orphans",)
+    return (f"rtdebug: rtdebug shm {facts.target} --remove-orphans",)
 
 
 def _app(messages: list[AppMessage]) -> str | None:

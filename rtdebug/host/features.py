@@ -370,7 +370,11 @@ def _memory_controller(host: Host) -> _Finding:
 
 def _psi(host: Host) -> _Finding:
     if _read(host.proc / "pressure/memory") is None:
-        return _Finding(State.MISSING, "not there", "boot with psi=1, on a kernel with CONFIG_PSI=y")
+        return _Finding(
+            State.DEGRADED,
+            "not there; what is read back, and hits of the limit, tell it later",
+            "boot with psi=1, on a kernel with CONFIG_PSI=y",
+        )
     return _Finding(State.OK, str(host.proc / "pressure/memory"))
 
 
@@ -531,7 +535,7 @@ REQUIREMENTS: tuple[Requirement, ...] = (
     Requirement("lockdown", "reading who did it out of kernel memory", _lockdown, required=True),
     Requirement("locked_memory", "the size of maps and rings", _locked_memory, required=True),
     Requirement("memory_controller", "limits, usage, and which container it is", _memory_controller, required=True),
-    Requirement("psi", "nothing yet; told for completeness", _unneeded(_psi)),
+    Requirement("psi", "seeing that tasks wait for memory: diagnose, limits --probe, reclaim, madvise run", _psi),
     Requirement("kernel_log", "the kernel's own account of an OOM kill", _kernel_log),
     Requirement("pid_namespace", "telling which process it was", _pid_namespace, required=True),
     Requirement("mount_namespace", "finding the runtimes' files and sockets", _mount_namespace),

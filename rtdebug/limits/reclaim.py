@@ -48,7 +48,8 @@ class Reclaimed:
 def reclaim(
     level: Level, size_bytes: int, watch_s: float, wait: Wait, progress: Callable[[int], None]
 ) -> Reclaimed:
-    """Take up to `size_bytes` from a container, then watch for `watch_s` what it reads back.
+    """Take up to `size_bytes` from a container, then watch for `watch_s` what it reads back, if anything was
+    taken.
 
     `progress` is told the bytes taken so far. Raises RtdebugError if the container ends, HostUnable if there is no way.
     """
@@ -66,7 +67,8 @@ def reclaim(
             before = after
             progress(_taken(first, after))
     memory_after, last = _look(level)
-    wait(watch_s)
+    if _taken(first, last) > 0:
+        wait(watch_s)
     later = read_reading(level.path)
     return Reclaimed(
         way=squeeze.way,

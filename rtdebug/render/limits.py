@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 
@@ -222,10 +223,15 @@ def _proposal(answer: Answer, width: int, colour: bool) -> Iterator[str]:
     for remark in answer.proposal.remarks:
         yield from labelled("note", short_path(remark), width)
     if answer.applied is not None:
-        yield from labelled("applied", f"{len(answer.applied)} files written; back: rtdebug limits --undo", width)
+        yield from labelled("applied", f"{len(answer.applied)} files written; back: {_undo(answer)}", width)
         return
     for tool, lines in answer.lines.items():
         yield from block(tool, map(escape, lines))
+
+
+def _undo(answer: Answer) -> str:
+    container = answer.place.container
+    return f"rtdebug limits {escape(shlex.quote(container.name or short_id(container.id)))} --undo"
 
 
 def _steps(probe: ProbeResult) -> list[Value]:

@@ -13,7 +13,7 @@ from rtdebug.tracing.line import Value
 
 NONE_RUNNING = """\
 No running container found.
-If there is one, run rtdebug as root, and give the --root of a runc that keeps its state elsewhere:
+If there is one: rtdebug must run as root, and be given the --root of a runc that keeps its state elsewhere:
   rtdebug ps --runc-root DIR
 """
 

@@ -130,7 +130,8 @@ def check_pid(pid: int, scope: Scope, proc: Path = Path("/proc")) -> None:
         name = scope.container.name or scope.container.id
         raise TargetError(
             f"process {pid} is not in {name}",
-            f"trace it by `rtdebug trace pid:{pid}`, or give the pid that the host sees (`rtdebug ps`)",
+            "--pid takes the pid that the host sees; a container's own numbers differ. "
+            f"By its pid, pid:{pid} is a target too",
         )
 
 

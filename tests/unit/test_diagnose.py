@@ -468,6 +468,17 @@ def test_what_was_left_behind_is_removed_before_it_is_made_larger(tmp_path):
     assert "--shm-size" in change[0]
 
 
+def test_proposed_commands_name_the_container(tmp_path):
+    kills = tuple(replace(each, verdict=replace(each.verdict, kind="anon", advice="")) for each in episodes())
+    running = World(tmp_path, anon=360).facts(episodes=kills)
+    change = {each.rule: each.change for each in diagnose(running)}
+    assert change["oom-killed"] == ("rtdebug: rtdebug limits web proposes a limit, and the line that sets it",)
+    assert change["limit-nearly-used-up"] == change["oom-killed"]
+    down = replace(running, container=replace(WEB, name="a b", status="stopped"), limits=None, shm=None)
+    (line,) = next(each.change for each in diagnose(down) if each.rule == "oom-killed")
+    assert line.startswith("rtdebug: when it runs again, rtdebug limits 'a b' proposes")
+
+
 def test_hostile_lines_of_a_log():
     assert list(read_app_log(["x" * 10**6, "\x00\x1b[31m", "to " + "9" * 500 + " bytes"])) == []
     (found,) = read_app_log(["could not resize shared memory segment to " + "9" * 400 + " bytes"])

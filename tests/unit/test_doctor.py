@@ -167,7 +167,7 @@ def headers_only(root):
             "mount",
             id="no memory controller",
         ),
-        pytest.param("psi", without("proc/pressure/memory"), "not_needed", "psi=1", id="no PSI"),
+        pytest.param("psi", without("proc/pressure/memory"), "degraded", "psi=1", id="no PSI"),
         pytest.param("kernel_log", without("dev/kmsg"), "degraded", "mount the host's", id="no kmsg"),
         pytest.param("pid_namespace", in_namespace("self", "pid"), "missing", "--pid=host", id="own pids"),
         pytest.param("mount_namespace", in_namespace("self", "mnt"), "degraded", "mount", id="own mounts"),

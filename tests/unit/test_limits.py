@@ -19,6 +19,7 @@ from rtdebug.limits.lines import lines_to_apply
 from rtdebug.limits.probe import ProbeResult, Step
 from rtdebug.limits.problems import Command, Cpuset, Facts, find_problems, jvm_heap_bytes
 from rtdebug.limits.proposal import Change, propose, round_up
+from rtdebug.limits.reclaim import reclaim
 from rtdebug.limits.settings import read_chain
 from rtdebug.render.limits import limits_page
 from rtdebug.render.oom_verdict import fill
@@ -338,6 +339,22 @@ CHANGES = (
     Change("max", "memory.max", 100 * MIB, 200 * MIB, "r"),
     Change("high", "memory.high", None, 190 * MIB, "r"),
 )
+
+
+def test_nothing_taken_is_not_watched(tmp_path):
+    """A memory.reclaim that is a plain file takes nothing; there is nothing to be read back either."""
+    facts = facts_of(v2(tmp_path, v2_files(anon=60) | {"memory_reclaim": ""}))
+    waits = []
+    result = reclaim(facts.own, 64 * MIB, 60.0, lambda seconds: bool(waits.append(seconds)), lambda taken: None)
+    assert result.returned_bytes == 0 and "no more to take" in result.stopped
+    assert waits and 60.0 not in waits
+
+
+def test_the_page_names_the_command_that_puts_it_back(tmp_path):
+    host = v2(tmp_path, v2_files(limit=64, anon=20))
+    facts = facts_of(host)
+    page = limits_page(Answer(place(host), facts, demand(), (), propose(facts, demand()), {}, None, ()))
+    assert any(f"back: rtdebug limits {place(host).container.name} --undo" in line for line in page)
 
 
 def test_apply_and_undo(tmp_path):
