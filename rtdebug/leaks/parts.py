@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from rtdebug.leaks.grid import Grid, grids_of, merged
 from rtdebug.leaks.segments import Segment
 from rtdebug.leaks.series import EARLIEST_NS, NS_PER_S
-from rtdebug.leaks.store import read_segment
+from rtdebug.leaks.store import read_segment, row_groups
 
 if TYPE_CHECKING:
     from rtdebug.leaks.series import Floats, Ints
@@ -99,14 +99,37 @@ def read_part(segment: Segment, latest_ns: int, least_levels: Mapping[Key, int],
     `least_levels`: what buckets of a series will be joined to anyway, so that there are few from the beginning.
     `after`: rows at the beginning that have been read before.
     """
+    # processes of one identity are added up by their time, which may lie across two row groups
+    groups = row_groups(segment) if segment.table == "cgroups" else 1
+    parts = []
+    for group in range(groups):
+        table, notes = read_segment(segment, _columns(segment), group if groups > 1 else None)
+        skipped = min(after, table.num_rows)
+        after -= skipped
+        parts.append(_part_of(segment, table.slice(skipped), notes, latest_ns, least_levels))
+    return parts[0] if len(parts) == 1 else join_parts(parts)
+
+
+def _columns(segment: Segment) -> list[str]:
+    needed = {name for plus, minus in _kinds(segment).values() for name in (*plus, *minus)}
+    return ["time_ns", *_key_columns(segment), *sorted(needed | set(_BESIDE)), "start_time_ns"]
+
+
+def _kinds(segment: Segment) -> Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]]:
+    return CGROUP_KINDS if segment.table == "cgroups" else PROCESS_KINDS
+
+
+def _part_of(
+    segment: Segment,
+    table: Any,  # noqa: ANN401 - pyarrow has no types
+    notes: tuple[str, ...],
+    latest_ns: int,
+    least_levels: Mapping[Key, int],
+) -> Part:
     import numpy as np
 
-    kinds = CGROUP_KINDS if segment.table == "cgroups" else PROCESS_KINDS
+    kinds = _kinds(segment)
     identity = segment.table == "processes"
-    needed = {name for plus, minus in kinds.values() for name in (*plus, *minus)}
-    columns = ["time_ns", *_key_columns(segment), *sorted(needed | set(_BESIDE)), "start_time_ns"]
-    table, notes = read_segment(segment, columns)
-    table = table.slice(after)
     keys, code = _codes(table, _key_columns(segment))
     time_ns = np.nan_to_num(_numbers(table, "time_ns")).astype(np.int64)  # one without a time is left out as of 1970
     order = np.argsort(time_ns, kind="stable") if np.any(time_ns[1:] < time_ns[:-1]) else None

@@ -77,10 +77,24 @@ def read_table(
     return joined, tuple(notes)
 
 
-def read_segment(segment: Segment, columns: Sequence[str]) -> tuple[Any, tuple[str, ...]]:
+def row_groups(segment: Segment) -> int:
+    """In how many pieces a segment can be read: the row groups of a sealed one; else, or if it cannot be read, 1."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    if segment.is_stream and segment.path.exists():
+        return 1
+    try:
+        return max(1, int(pq.read_metadata(segment.sealed_path).num_row_groups))
+    except (OSError, pa.ArrowException):
+        return 1
+
+
+def read_segment(segment: Segment, columns: Sequence[str], group: int | None = None) -> tuple[Any, tuple[str, ...]]:
     """One segment as a pyarrow.Table, in the order in which it was written, and notes on what could not be read.
 
     Of `columns`, those that its table has. Texts are dictionaries, as they are in the file: much quicker for many rows.
+    `group`: only this one of its row_groups(), for a day of many containers is too much for one piece.
     """
     import pyarrow as pa
 
@@ -93,7 +107,8 @@ def read_segment(segment: Segment, columns: Sequence[str]) -> tuple[Any, tuple[s
     names = [name for name in TABLES[segment.table] if name in columns]
     notes: list[str] = []
     empty = pa.table([pa.array([], schema.field(name).type) for name in names], names)
-    return pa.concat_tables([empty, *_read_segment(segment, names, notes, schema)]).unify_dictionaries(), tuple(notes)
+    read = pa.concat_tables([empty, *_read_segment(segment, names, notes, schema, group)])
+    return read.unify_dictionaries(), tuple(notes)
 
 
 def segments_of(paths: Iterable[Path]) -> list[Segment]:
@@ -128,8 +143,14 @@ def iter_stream(path: Path) -> Iterator[Any]:
             return  # Arrow's own, without a number: a message is not whole
 
 
-def _read_segment(segment: Segment, names: list[str], notes: list[str], schema: Any = None) -> list[Any]:  # noqa: ANN401
-    """`schema`: the types wanted; None: those of the table."""
+def _read_segment(
+    segment: Segment,
+    names: list[str],
+    notes: list[str],
+    schema: Any = None,  # noqa: ANN401
+    group: int | None = None,
+) -> list[Any]:
+    """`schema`: the types wanted; None: those of the table. `group`: of a sealed segment; None: all of them."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -141,7 +162,8 @@ def _read_segment(segment: Segment, names: list[str], notes: list[str], schema: 
         there = pq.read_schema(segment.sealed_path).names
         read = pq.ParquetFile(segment.sealed_path, read_dictionary=[name for name in coded if name in there])
         present = [name for name in names if name in there]
-        return [_conformed(read.read(columns=present), names, schema)]
+        found = read.read(columns=present) if group is None else read.read_row_group(group, columns=present)
+        return [_conformed(found, names, schema)]
     except FileNotFoundError:
         return []  # the writer has just removed it, being the oldest
     except (OSError, pa.ArrowException) as error:

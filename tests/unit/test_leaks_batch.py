@@ -4,6 +4,7 @@ from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
 
 import numpy as np
+import pyarrow.parquet
 import pytest
 
 from rtdebug.errors import RtdebugError, UsageProblem
@@ -70,6 +71,16 @@ def test_a_store(store, containers):
 def test_by_processes(store):
     with ProcessPoolExecutor(2, get_context("fork")) as pool:
         same_verdicts(analyse([store], executor=pool).judged, analyse([store]).judged)
+
+
+def test_by_row_groups(store):
+    whole = analyse([store]).judged
+    for path in store.rglob("*.parquet"):
+        table = pyarrow.parquet.read_table(path)
+        pyarrow.parquet.write_table(table, path, row_group_size=97)  # a sample of three containers is cut in two
+        assert pyarrow.parquet.read_metadata(path).num_row_groups > 1
+    same_verdicts(analyse([store]).judged, whole)
+    same_verdicts(Follower([store]).poll(), whole)
 
 
 def test_by_a_dask_cluster(store):
