@@ -26,13 +26,21 @@ def workers(count: int | None = None, scheduler: str | None = None) -> Iterator[
         return
     count = count or len(os.sched_getaffinity(0))
     if count < 2:
+        _give_memory_back()
         yield None
         return
     import multiprocessing
     from concurrent.futures import ProcessPoolExecutor
 
-    with ProcessPoolExecutor(count, multiprocessing.get_context("fork")) as executor:
+    with ProcessPoolExecutor(count, multiprocessing.get_context("fork"), _give_memory_back) as executor:
         yield executor
+
+
+def _give_memory_back() -> None:
+    """Arrow's own allocator keeps what it once had: three times as much, for a day of 10,000 containers."""
+    import pyarrow as pa
+
+    pa.set_memory_pool(pa.system_memory_pool())
 
 
 @contextmanager
