@@ -73,7 +73,8 @@ class ProcessReader:
             return None
         name = status[6 : status.find(b"\n")]  # "Name:\t"
         known = self._known.get(pid)
-        if known is None or known.inode_id != fd_folder.st_ino or known.name != name:
+        # without a command: seen in the middle of its exec, when it has its new name and no arguments yet
+        if known is None or known.inode_id != fd_folder.st_ino or known.name != name or known.command is None:
             known = self._known[pid] = self._identify(folder, fd_folder.st_ino, name)
         return ProcessFigures(
             known,
