@@ -184,9 +184,10 @@ def test_an_exec_is_another_program() -> None:
             deadline = time.monotonic() + 10
             while Path(f"/proc/{process.pid}/comm").read_text() != "sh\n":
                 assert time.monotonic() < deadline
-            before = reader.read(process.pid)
+            while not (before := reader.read(process.pid)) or before.known.command is None:
+                assert time.monotonic() < deadline
             same = reader.read(process.pid)
-            assert before and same and before.known is same.known
+            assert same and before.known is same.known
             process.stdin.write(b"\n")
             process.stdin.flush()
             # None: in the middle of its exec
