@@ -10,6 +10,7 @@ from pathlib import Path
 
 from lab.cache import work_folder
 from lab.call import call
+from lab.debian import host_sources
 from lab.problem import LabProblem
 from lab.root import add_wheels, make_root, setup_packages
 
@@ -35,10 +36,6 @@ _FILES = {
     "etc/hostname": "rtdebug\n",
     "etc/hosts": "127.0.0.1 localhost\n",
     "etc/fstab": f"LABEL={_LABEL} / ext4 noatime 0 1\n",
-    "etc/apt/sources.list": "".join(
-        f"deb http://deb.debian.org/{path} main\n"
-        for path in (f"debian {SUITE}", f"debian {SUITE}-updates", f"debian-security {SUITE}-security")
-    ),
     "etc/systemd/network/80-dhcp.network": "[Match]\nName=en* eth*\n[Network]\nDHCP=yes\n",
     "etc/sudoers.d/vagrant": "vagrant ALL=(ALL) NOPASSWD: ALL\n",
     "etc/ssh/sshd_config.d/vagrant.conf": "UseDNS no\nPasswordAuthentication no\n",
@@ -83,7 +80,7 @@ def insecure_key(patterns: Sequence[str] = _KEYS) -> str:
 
 def fill_root(root: Path, key: str) -> None:
     """Configure the system for Vagrant."""
-    for name, text in _FILES.items():
+    for name, text in {**_FILES, "etc/apt/sources.list": host_sources(SUITE)}.items():
         (root / name).parent.mkdir(parents=True, exist_ok=True)
         (root / name).write_text(text, encoding="ascii")
     (root / "etc/sudoers.d/vagrant").chmod(0o440)

@@ -62,6 +62,12 @@ def parse_mirror(text: str, codename: str) -> str | None:
     return None
 
 
+def parse_sites(text: str, codename: str) -> list[tuple[str, str]]:
+    """Sites and releases of one Debian, its updates and security included, out of the same lines."""
+    pairs = dict.fromkeys(tuple(line.split(" ", 1)) for line in text.splitlines() if " " in line)
+    return [(site, release) for site, release in pairs if release == codename or release.startswith(f"{codename}-")]
+
+
 def image_package(depends: str) -> str | None:
     """The package that linux-image-amd64 stands for, out of its `Depends:`."""
     found = re.search(rf"\b(linux-image-\d[^\s(,]*-{_ARCHITECTURE})(?![\w.+-])", depends)
@@ -125,8 +131,17 @@ def _download(kernel: Kernel, apt_folder: Path, target: Path) -> None:
 def host_mirror() -> str:
     """The mirror of Debian that this host's apt uses. Raises LabProblem when it has none."""
     codename = re.search(r"^VERSION_CODENAME=(\S+)", Path("/etc/os-release").read_text(), re.MULTILINE)
-    targets = call("apt-get", "indextargets", "--format", "$(SITE) $(RELEASE)", "Created-By: Packages")
-    mirror = parse_mirror(targets, codename[1] if codename else "")
+    mirror = parse_mirror(_targets(), codename[1] if codename else "")
     if mirror is None:
         raise LabProblem("this host's apt has no Debian mirror: the lab takes its packages from there")
     return mirror
+
+
+def host_sources(suite: str) -> str:
+    """Text of a sources.list for a suite, as this host's apt has it; of another Debian, from the host's mirror."""
+    sites = parse_sites(_targets(), suite) or [(host_mirror(), suite)]
+    return "".join(sources(site, [release]) for site, release in sites)
+
+
+def _targets() -> str:
+    return call("apt-get", "indextargets", "--format", "$(SITE) $(RELEASE)", "Created-By: Packages")

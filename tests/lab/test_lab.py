@@ -127,6 +127,9 @@ def test_the_mirror_is_that_of_the_hosts_own_release():
     text = "http://mirror.test/debian-security trixie-security\nhttp://mirror.test/debian trixie\n"
     assert debian.parse_mirror(text, "trixie") == "http://mirror.test/debian"
     assert debian.parse_mirror(text, "bookworm") is None
+    security, main = debian.parse_sites(text + text + "http://mirror.test/x trixie2\nbroken\n", "trixie")
+    assert (security[1], main) == ("trixie-security", ("http://mirror.test/debian", "trixie"))
+    assert debian.parse_sites(text, "bookworm") == []
     assert debian.sources("http://mirror.test/debian", ["duke"]).endswith(" http://mirror.test/debian duke main\n")
 
 
