@@ -21,6 +21,7 @@ from tests.kernel.runtime_fixtures import (  # noqa: F401
     rootfs,
     runc,
 )
+from tests.kernel.shm_box import box, workload_rootfs  # noqa: F401
 
 LOCK = Path("/run/lock/rtdebug-kernel-tests")
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -16,26 +15,10 @@ from rtdebug.shm.limits import LimitKind
 from rtdebug.shm.model import ObjectKind
 from rtdebug.shm.report import read_shm
 from rtdebug.shm.volumes import VolumeKind
-from tests.kernel.runtime_fixtures import FILL_BYTES, MIB, make_rootfs, wait_for
-from tests.kernel.workload import build, memory_cgroup
+from tests.kernel.runtime_fixtures import FILL_BYTES, MIB
+from tests.kernel.workload import memory_cgroup
 
 pytestmark = pytest.mark.kernel
-
-
-@pytest.fixture(scope="module")
-def workload_rootfs(tmp_path_factory) -> Path:
-    """A root file system with the workload in it."""
-    folder = make_rootfs(tmp_path_factory.mktemp("rtdebug-shm-rootfs"))
-    shutil.copy(build("shm_objects"), folder / "bin/shm_objects")
-    return folder
-
-
-@pytest.fixture
-def box(runc, workload_rootfs):
-    """A container with an object of each kind."""
-    box = runc.start(script="exec /bin/shm_objects", rootfs=workload_rootfs, memory_bytes=96 * MIB, shm_bytes=41 * MIB)
-    wait_for(lambda: Path(f"/proc/{box.pid}/root/dev/shm/ready").exists(), "the workload")
-    return box
 
 
 def look(box):

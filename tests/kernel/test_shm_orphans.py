@@ -6,7 +6,6 @@ import array
 import json
 import os
 import pty
-import shutil
 import socket
 import subprocess
 import sys
@@ -20,28 +19,11 @@ from rtdebug.host.sysv import read_sysv_shm
 from rtdebug.shm.orphans import Rules, judge
 from rtdebug.shm.removal import remove_orphans
 from rtdebug.shm.report import read_shm
-from tests.kernel.runtime_fixtures import IMAGE, MIB, make_rootfs, wait_for
-from tests.kernel.workload import build
+from tests.kernel.runtime_fixtures import IMAGE, MIB, wait_for
 
 pytestmark = pytest.mark.kernel
 
 COMMAND = [sys.executable, "-m", "rtdebug", "shm"]
-
-
-@pytest.fixture(scope="module")
-def workload_rootfs(tmp_path_factory) -> Path:
-    """A root file system with the workload in it."""
-    folder = make_rootfs(tmp_path_factory.mktemp("rtdebug-shm-rootfs"))
-    shutil.copy(build("shm_objects"), folder / "bin/shm_objects")
-    return folder
-
-
-@pytest.fixture
-def box(runc, workload_rootfs):
-    """A container with an object of each kind; /dev/shm/left, /dev/shm/ready and a SysV segment are orphans."""
-    box = runc.start(script="exec /bin/shm_objects", rootfs=workload_rootfs, memory_bytes=96 * MIB, shm_bytes=41 * MIB)
-    wait_for(lambda: Path(f"/proc/{box.pid}/root/dev/shm/ready").exists(), "the workload")
-    return box
 
 
 def run(*arguments, **options):
