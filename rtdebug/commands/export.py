@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from rtdebug.commands.options import duration, runc_root_option
+from rtdebug.commands.options import baseline_options, duration, runc_root_option
 from rtdebug.errors import UsageProblem
 
 DEFAULT_LISTEN = "127.0.0.1:9435"
@@ -47,22 +47,7 @@ def series_number(text: str) -> int:
     help="Time between two looks at the containers.",
 )
 @click.option("--no-trace", is_flag=True, help="Read files only: no OOM victims, SIGBUS, ENOSPC and madvise.")
-@click.option(
-    "--baseline",
-    is_flag=False,
-    flag_value="mad",
-    type=click.Choice(["mad", "2sigma", "2.5sigma"]),
-    help="Flag figures outside their usual band: by median and MAD, or mean and standard deviation.",
-)
-@click.option(
-    "--window",
-    "window_s",
-    type=duration,
-    default="30m",
-    show_default=True,
-    metavar="TIME",
-    help="With --baseline: what is usual is what was so for this time.",
-)
+@baseline_options("Flag figures outside their usual band")
 @click.option(
     "--max-series",
     type=series_number,

@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 from rtdebug.commands.leaks_options import paths_argument, rule_options, stores_of
-from rtdebug.commands.options import duration, output_option
+from rtdebug.commands.options import baseline_options, duration, output_option
 
 
 @click.command("watch")
@@ -18,24 +18,7 @@ from rtdebug.commands.options import duration, output_option
     "--every", "every_s", type=duration, default="60s", show_default=True, metavar="TIME", help="Look this often."
 )
 @click.option("--duration", "duration_s", type=duration, metavar="TIME", help="Stop after this time.")
-@click.option(
-    "--baseline",
-    is_flag=False,
-    flag_value="mad",
-    default="mad",
-    show_default=True,
-    type=click.Choice(["mad", "2sigma", "2.5sigma", "off"]),
-    help="Also tell of figures outside their usual band: by median and MAD, or mean and standard deviation.",
-)
-@click.option(
-    "--window",
-    "window_s",
-    type=duration,
-    default="30m",
-    show_default=True,
-    metavar="TIME",
-    help="What is usual is what was so for this time.",
-)
+@baseline_options("Also tell of figures outside their usual band", "off", default="mad")
 @rule_options()
 def command(
     paths: tuple[Path, ...],

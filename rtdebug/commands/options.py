@@ -122,6 +122,29 @@ def pid_option() -> Decorator:
     )
 
 
+def baseline_options(help_text: str, *more: str, default: str | None = None) -> Decorator:
+    """`--baseline[=METHOD]` and `--window TIME`: what is usual for a figure; `more` are further words for METHOD."""
+    method = click.option(
+        "--baseline",
+        is_flag=False,
+        flag_value="mad",
+        default=default,
+        show_default=default is not None,
+        type=click.Choice(["mad", "2sigma", "2.5sigma", *more]),
+        help=f"{help_text}: by median and MAD, or mean and standard deviation.",
+    )
+    window = click.option(
+        "--window",
+        "window_s",
+        type=duration,
+        default="30m",
+        show_default=True,
+        metavar="TIME",
+        help="With --baseline: what is usual is what was so for this time.",
+    )
+    return lambda function: method(window(function))
+
+
 def runc_root_option() -> Decorator:
     """`--runc-root DIR`, repeatable: a tuple of paths."""
     return click.option(
