@@ -107,6 +107,7 @@ class _Hearing:
         self.error: RtdebugError | None = None
         self.done = False
         self.own_cgroup = False
+        self._own_bytes: int | None = None
         self.ended_by: int | None = None
 
     def listen(self) -> None:
@@ -116,11 +117,18 @@ class _Hearing:
                 for each in said:
                     self._take(each)
                 self._progress(len(self.runs), self._plan.total_runs)
-                self.stopped = None if self.done else self._watch.complaint()
+                self.stopped = None if self.done else self._watch.complaint(self._ahead_bytes)
         except KeyboardInterrupt:
             self.stopped = "interrupted"
         finally:
             self.ended_by = self._experimenter.close()
+
+    def _ahead_bytes(self) -> int:
+        """What a run takes at most, beside what the present one has taken."""
+        if self._own_bytes is None:
+            return 0  # the first run is not over
+        largest = max(case.size_bytes or 0 for case in self._plan.cases)
+        return min(largest, max(0, largest - (self._experimenter.held_bytes() - self._own_bytes)))
 
     def _take(self, said: Mapping[str, Any]) -> None:
         match said:
@@ -128,6 +136,8 @@ class _Hearing:
                 self.runs.append(run_from(values))
             case {"own_cgroup": bool(own)}:
                 self.own_cgroup = own
+            case {"own_bytes": int(own_bytes)}:
+                self._own_bytes = own_bytes
             case {"unable": int(case), "reason": str(reason)}:
                 self.unable[case] = reason
             case {"error": str(message), "hint": str(hint), "exit_code": int(code)}:

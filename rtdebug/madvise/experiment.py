@@ -95,6 +95,7 @@ def _all_runs(plan: Plan, bench: Bench, leaf: Leaf, inside: Inside) -> None:
     bench.meter.look_at(inside.smaps_fd)
     inside.say(own_cgroup=not leaf.is_shared)
     with ExitStack() as stack:
+        own_said = False
         files: dict[int, int] = {}
         unable: set[int] = set()
         for index, case in enumerate(plan.cases):
@@ -114,6 +115,9 @@ def _all_runs(plan: Plan, bench: Bench, leaf: Leaf, inside: Inside) -> None:
                 inside.say(unable=turn.case, reason=str(error))
                 continue
             inside.say(run=asdict(run))
+            if not own_said:  # only now its heap is as large as it gets
+                inside.say(own_bytes=bench.meter.own_bytes())
+                own_said = True
     inside.say(done=True)
 
 

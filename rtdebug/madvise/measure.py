@@ -6,6 +6,7 @@ All files are opened before the process enters the container, and read through t
 from __future__ import annotations
 
 import os
+import re
 import resource
 import time
 from collections.abc import Callable, Iterable, Mapping
@@ -28,6 +29,7 @@ _SETTLING_S = 0.02
 _NEARLY_ALL = 0.95
 _JITTER_BYTES = 1 << 19
 """The kernel charges 64 pages at a time for each CPU (MEMCG_CHARGE_BATCH), and a few CPUs are used meanwhile."""
+_ANONYMOUS = re.compile(r"^Anonymous: +(\d+) kB$", re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +96,13 @@ class Meter:
             vmstat={key: vmstat[key] for key in VMSTAT_KEYS if key in vmstat}
             | {name: parse_int(_text(fd).strip()) or 0 for name, fd in self._sizes.items()},
         )
+
+    def own_bytes(self) -> int:
+        """Anonymous memory of the whole process, what it shares with its parent since the fork included.
+
+        Entries are not made: for all of a process they would be megabytes of just that memory.
+        """
+        return sum(int(kib) for kib in _ANONYMOUS.findall(_text(self._smaps))) << 10
 
     def usage_bytes(self) -> int | None:
         """What the cgroup has charged now."""

@@ -25,7 +25,9 @@ from pathlib import Path
 from typing import BinaryIO, NoReturn
 
 from rtdebug.errors import RtdebugError
-from rtdebug.host.cgroup import MemoryHierarchy
+from rtdebug.host.cgroup import MemoryHierarchy, pids_of
+from rtdebug.host.meminfo import parse_meminfo
+from rtdebug.host.text import read_text
 from rtdebug.madvise.door import Door
 from rtdebug.madvise.inside import Inside, Porter, Prepare, a_bug, cannot_enter
 from rtdebug.madvise.leaf import Leaf, enter, leaf_folder, make_leaf, remove_leaf
@@ -65,6 +67,11 @@ class Experimenter:
         *lines, self._buffer = (self._buffer + chunk).split(b"\n")
         said = [json.loads(line) for line in lines]
         return [each for each in said if isinstance(each, dict)]
+
+    def held_bytes(self) -> int:
+        """Anonymous and shared memory that the process inside has now; of page cache nothing is counted."""
+        texts = (read_text(_PROC / str(pid) / "status") or "" for pid in pids_of(self._leaf_folder))
+        return sum(status.get("RssAnon", 0) + status.get("RssShmem", 0) for status in map(parse_meminfo, texts))
 
     def close(self) -> int | None:
         """End it, and wait until nothing of it is left.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -71,15 +71,21 @@ class Watch:
         self._container = container
         self._readings = deque([container.read()])
 
-    def complaint(self) -> str | None:
-        """Why the experiment has to stop now; None: it may go on."""
+    def complaint(self, ahead_bytes: Callable[[], int]) -> str | None:
+        """Why the experiment has to stop now; None: it may go on.
+
+        `ahead_bytes` is what its next run takes beyond what it holds already. Readings come when a run has just ended
+        and its memory is gone: without that a container could come to its limit and never be seen there.
+        """
         now = self._container.read()
         self._readings.append(now)
         while now.time_ns - self._readings[1].time_ns > WINDOW_NS:
             self._readings.popleft()
         if not now.is_running:
             return "the container ended"
-        for level in levels(self._hierarchy, self._cgroup):
-            if level.room_bytes < 0:
-                return f"cgroup {level.cgroup} came within {MARGIN:.0%} of its limit"
+        found = list(levels(self._hierarchy, self._cgroup))
+        ahead = ahead_bytes()  # after the levels: what is taken between the two readings must not count twice
+        for level in found:
+            if level.room_bytes < ahead:
+                return f"another run would bring cgroup {level.cgroup} within {MARGIN:.0%} of its limit"
         return too_strained(self._readings[0], now, _LIMITS)

@@ -244,17 +244,24 @@ def test_room_without_limits_is_that_of_the_host(tmp_path: Path, proc: Path) -> 
     assert room_bytes(hierarchy, "/web", proc) == 8192 * MIB - int(16384 * MIB * 0.1) - OWN_BYTES
 
 
+def nothing() -> int:
+    return 0
+
+
 def test_watch(tmp_path: Path, proc: Path) -> None:
     hierarchy = MemoryHierarchy(2, tmp_path / "cg")
     web = cgroup(tmp_path / "cg/web", 100 * MIB, 50 * MIB)
     watch = Watch(hierarchy, "/web", Watched(77, 1, "/web", hierarchy, proc))
-    assert watch.complaint() is None
+    assert watch.complaint(nothing) is None
+    near = "another run would bring cgroup /web within 10% of its limit"
+    assert watch.complaint(lambda: 40 * MIB) is None
+    assert watch.complaint(lambda: 41 * MIB) == near
     cgroup(web, 100 * MIB, 91 * MIB)
-    assert watch.complaint() == "cgroup /web came within 10% of its limit"
+    assert watch.complaint(nothing) == near
     cgroup(web, 100 * MIB, 50 * MIB, **{"memory.events": "high 0\nmax 1\noom 0"})
-    assert watch.complaint() == "it hit its memory limit 1 times"
+    assert watch.complaint(nothing) == "it hit its memory limit 1 times"
     (proc / "77/stat").unlink()
-    assert watch.complaint() == "the container ended"
+    assert watch.complaint(nothing) == "the container ended"
 
 
 def test_watch_sees_pressure_over_seconds_and_not_over_moments(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -269,7 +276,7 @@ def test_watch_sees_pressure_over_seconds_and_not_over_moments(monkeypatch: pyte
 
     (tmp_path / "web").mkdir()
     watch = Watch(MemoryHierarchy(2, tmp_path), "/web", Container())
-    said = [watch.complaint() for _ in range(4)]
+    said = [watch.complaint(nothing) for _ in range(4)]
     assert said[:3] == [None] * 3, "0.35 s of 2.1 s"
     assert said[3] is not None and "of the time" in said[3]
 
