@@ -7,8 +7,9 @@ import hashlib
 import os
 import shutil
 import tempfile
+import time
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 from lab.problem import LabProblem
@@ -16,6 +17,8 @@ from lab.problem import LabProblem
 _NEEDED_BYTES = 1 << 30
 """For the kernels of the list and their modules."""
 _WORK = "rtdebug-lab-"
+_MAKING_S = 60.0
+"""A work folder that has not been made after so long never will be."""
 
 
 def lab_folder() -> Path:
@@ -76,8 +79,12 @@ def work_folder() -> Iterator[Path]:
 
 
 def _remove_if_left(folder: Path) -> None:
-    """Whoever uses it holds its lock; one that is about to take it has not written into it yet."""
-    with suppress(OSError), (folder / "lock").open() as file:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        if file.read():
+    """Whoever uses it holds its lock; for a moment while it is made, that is not there, or empty."""
+    with suppress(OSError), ExitStack() as stack:
+        lock, made = folder / "lock", False
+        if lock.exists():
+            file = stack.enter_context(lock.open())
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            made = bool(file.read())
+        if made or time.time() - folder.stat().st_mtime > _MAKING_S:
             shutil.rmtree(folder)

@@ -86,16 +86,20 @@ def test_a_full_disk_is_told_before_anything_is_downloaded(tmp_path: Path):
 
 def test_a_work_folder_goes_and_what_a_killed_run_left_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    left, beginning = tmp_path / "rtdebug-lab-left", tmp_path / "rtdebug-lab-beginning"
-    for folder, text in ((left, "locked\n"), (beginning, "")):
-        folder.mkdir()
-        (folder / "lock").write_text(text)
+    locks = {"used": "locked\n", "locking": "", "locking-long-ago": "", "made": None, "made-long-ago": None}
+    left = {name: tmp_path / f"rtdebug-lab-{name}" for name in locks}
+    for name, text in locks.items():
+        left[name].mkdir()
+        if text is not None:
+            (left[name] / "lock").write_text(text)
+        if name.endswith("long-ago"):
+            os.utime(left[name], (0, 0))
     with cache.work_folder() as first:
-        assert not left.exists()
+        assert {path for path in left.values() if path.exists()} == {left["locking"], left["made"]}
         with cache.work_folder() as second:
             assert first.is_dir()
             assert first != second
-    assert list(tmp_path.iterdir()) == [beginning]
+    assert set(tmp_path.iterdir()) == {left["locking"], left["made"]}
 
 
 # --- all kernels ---
