@@ -81,7 +81,7 @@ def command(
     import platform
     from contextlib import ExitStack
 
-    from rtdebug.errors import UsageProblem
+    from rtdebug.errors import RtdebugError, UsageProblem
     from rtdebug.host.cgroup import find_memory_hierarchy
     from rtdebug.host.child import in_child
     from rtdebug.leaks.recorder import Progress, Recorder
@@ -141,3 +141,8 @@ def command(
     else:
         for line in summary_text(progress, store).splitlines():
             click.echo(escape(line))
+    if progress.lost_rows:
+        raise RtdebugError(
+            f"{progress.lost_rows:,} rows are not in {store}: it could not be written for a while",
+            "make room there, or keep less (--keep); what was written before and after is whole",
+        )

@@ -381,3 +381,17 @@ def test_what_is_asked_for_wrongly(tmp_path: Path) -> None:
     code, said = status("no-such-container")
     assert (code, "no container 'no-such-container'" in said) == (4, True)
     assert not (tmp_path / "s").exists()
+
+
+def test_a_store_that_is_full_is_an_error_at_the_end(runc: Runc, tmp_path: Path) -> None:
+    words = ["leaks", "record", runc.start().id, "--store", tmp_path, "--interval", "500ms", "--duration", "2s"]
+    record = " ".join(map(str, [sys.executable, "-m", "rtdebug", *words, "-o", "json"]))
+    done = subprocess.run(
+        ["unshare", "--mount", "sh", "-c", f"mount -t tmpfs -o size=4k store {tmp_path} && exec {record}"],
+        cwd=ROOT, capture_output=True, text=True, timeout=120,
+    )  # fmt: skip
+    assert done.returncode == 1, done.stderr
+    lost = json.loads(done.stdout)["lost_rows"]
+    assert lost > 0
+    assert f"rtdebug: {lost:,} rows are not in {tmp_path}" in done.stderr
+    assert "cannot write to" in done.stderr and "Traceback" not in done.stderr
