@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from rtdebug.commands.options import complete_container, duration, output_option, runc_root_option
+from rtdebug.commands.options import complete_container, interval_option, output_option, runc_root_option
 from rtdebug.errors import UsageProblem
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 @click.command("diff")
 @click.argument("before", metavar="A|TARGET", shell_complete=complete_container)
 @click.argument("after", metavar="[B]", required=False)
-@click.option("--interval", "interval_s", type=duration, metavar="TIME", help="Of a container: how long to wait.")
+@interval_option("Of a container: how long to wait.")
 @click.option("--all", "show_all", is_flag=True, help="All changes, not only the largest of each kind.")
 @output_option()
 @runc_root_option()

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from rtdebug.commands.options import baseline_options, duration, runc_root_option
+from rtdebug.commands.options import baseline_options, interval_option, runc_root_option
 from rtdebug.errors import UsageProblem
 
 DEFAULT_LISTEN = "127.0.0.1:9435"
@@ -37,15 +37,7 @@ def series_number(text: str) -> int:
     metavar="FILE",
     help="Write metrics to FILE, for the node exporter; without --listen, only that.",
 )
-@click.option(
-    "--interval",
-    "interval_s",
-    type=duration,
-    default="10s",
-    show_default=True,
-    metavar="TIME",
-    help="Time between two looks at the containers.",
-)
+@interval_option("Time between two looks at the containers.", default="10s")
 @click.option("--no-trace", is_flag=True, help="Read files only: no OOM victims, SIGBUS, ENOSPC and madvise.")
 @baseline_options("Flag figures outside their usual band")
 @click.option(

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from rtdebug.commands.options import Decorator, duration, size
+from rtdebug.commands.options import Decorator, duration, interval_option, size
 
 if TYPE_CHECKING:
     from rtdebug.leaks.batch import Progress
@@ -48,13 +48,7 @@ def foreign_options() -> Decorator:
     """`--unit` and `--interval`: what a file of somebody else's does not say."""
 
     def decorate(function: Any) -> Any:  # noqa: ANN401 - as click decorates
-        function = click.option(
-            "--interval",
-            "interval_s",
-            type=duration,
-            metavar="TIME",
-            help="Time between samples, for files that have no times.",
-        )(function)
+        function = interval_option("Time between samples, for files that have no times.")(function)
         return click.option(
             "--unit", type=click.Choice(UNITS), help="Unit of the numbers, for files that do not say it."
         )(function)

@@ -8,7 +8,14 @@ from pathlib import Path
 
 import click
 
-from rtdebug.commands.options import complete_container, duration, output_option, runc_root_option, size
+from rtdebug.commands.options import (
+    complete_container,
+    duration_option,
+    interval_option,
+    output_option,
+    runc_root_option,
+    size,
+)
 
 DEFAULT_STORE = "/var/lib/rtdebug/leaks"
 LEAST_KEPT_BYTES = 1 << 20
@@ -24,16 +31,8 @@ LEAST_KEPT_BYTES = 1 << 20
     metavar="DIR",
     help="Where the samples go. A store can be read while it is written, and copied.",
 )
-@click.option(
-    "--interval",
-    "interval_s",
-    type=duration,
-    default="10s",
-    show_default=True,
-    metavar="TIME",
-    help="Time between two samples.",
-)
-@click.option("--duration", "duration_s", type=duration, metavar="TIME", help="Stop after this time (30m, 2h, 7d).")
+@interval_option("Time between two samples.", default="10s")
+@duration_option("Stop after this time (30m, 2h, 7d).")
 @click.option(
     "--keep",
     "keep_bytes",

@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 from rtdebug.commands.leaks_options import paths_argument, rule_options, stores_of
-from rtdebug.commands.options import baseline_options, duration, output_option
+from rtdebug.commands.options import baseline_options, duration, duration_option, output_option
 
 
 @click.command("watch")
@@ -17,7 +17,7 @@ from rtdebug.commands.options import baseline_options, duration, output_option
 @click.option(
     "--every", "every_s", type=duration, default="60s", show_default=True, metavar="TIME", help="Look this often."
 )
-@click.option("--duration", "duration_s", type=duration, metavar="TIME", help="Stop after this time.")
+@duration_option("Stop after this time.")
 @baseline_options("Also tell of figures outside their usual band", "off", default="mad")
 @rule_options()
 def command(

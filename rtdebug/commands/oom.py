@@ -99,7 +99,8 @@ def command(
         _show(places, selection, output)
     if selection.untimed:
         click.echo(
-            f"rtdebug: {selection.untimed} kills whose time is not in the log are left out by --since or --until",
+            f"rtdebug: {selection.untimed} kills whose time is not in the log are left out by --since or --until"
+            " (`dmesg -T` writes it)",
             err=True,
         )
 

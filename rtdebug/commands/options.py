@@ -74,6 +74,23 @@ def output_option(*forms: str) -> Decorator:
     )
 
 
+def interval_option(help_text: str, default: str | None = None) -> Decorator:
+    """`--interval TIME`."""
+    return _time_option("--interval", "interval_s", help_text, default)
+
+
+def duration_option(help_text: str) -> Decorator:
+    """`--duration TIME`."""
+    return _time_option("--duration", "duration_s", help_text)
+
+
+def _time_option(name: str, parameter: str, help_text: str, default: str | None = None) -> Decorator:
+    shown = default is not None
+    return click.option(
+        name, parameter, type=duration, metavar="TIME", default=default, show_default=shown, help=help_text
+    )
+
+
 def event_names(text: str) -> tuple[str, ...]:
     """Type of an option: one event, or several with commas between them. Raises UsageProblem."""
     names = tuple(name.strip() for name in text.split(","))

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from rtdebug.commands.options import duration, output_option, runc_root_option, target_argument
+from rtdebug.commands.options import duration, duration_option, output_option, runc_root_option, target_argument
 
 if TYPE_CHECKING:
     from rtdebug.containers.model import Container
@@ -24,7 +24,7 @@ def _age(text: str) -> float:
 @click.command("shm")
 @target_argument()
 @click.option("--watch", is_flag=True, help="Refresh once a second; at Ctrl-C, tell the peak and a size to ask for.")
-@click.option("--duration", "duration_s", type=duration, metavar="TIME", help="With --watch: stop after this time.")
+@duration_option("With --watch: stop after this time.")
 @click.option("--remove-orphans", "remove", is_flag=True, help="Show what nobody uses any more, ask, and remove it.")
 @click.option("--dry-run", is_flag=True, help="With --remove-orphans: only show.")
 @click.option("--yes", "-y", is_flag=True, help="With --remove-orphans: do not ask.")

@@ -9,8 +9,9 @@ from pathlib import Path
 import click
 
 from rtdebug.commands.options import (
-    duration,
+    duration_option,
     event_option,
+    interval_option,
     output_option,
     pid_option,
     runc_root_option,
@@ -32,17 +33,9 @@ from rtdebug.commands.options import (
     metavar="SIZE",
     help="Only mapping and madvise calls of this length or more (64k, 1.5M).",
 )
-@click.option("--duration", "duration_s", type=duration, metavar="TIME", help="Stop after this time (30s, 5m).")
+@duration_option("Stop after this time (30s, 5m).")
 @click.option("--every-call", is_flag=True, help="A line for each mapping and madvise call: none are added up.")
-@click.option(
-    "--interval",
-    "interval_s",
-    type=duration,
-    default="1s",
-    show_default=True,
-    metavar="TIME",
-    help="Time between two lines of calls that are added up.",
-)
+@interval_option("Time between two lines of calls that are added up.", default="1s")
 @click.option("--stack", is_flag=True, help="Take user stacks, with symbols from inside the container.")
 @click.option("--follow", is_flag=True, help="When the container ends, wait until one of that name runs again.")
 @click.option(
