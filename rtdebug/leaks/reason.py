@@ -66,6 +66,8 @@ def too_short(buckets: Buckets, span_s: float, rules: Rules, limit: float | None
     count = buckets.samples
     samples = "1 sample" if count == 1 else f"{count} samples"
     text = f"{samples} over {span(span_s)}: it takes {rules.fewest_samples} over {span(rules.shortest_span_s)}"
+    if count >= rules.fewest_samples and span_s >= rules.shortest_span_s:
+        text += " without a gap or a restart that takes most of it"
     if limit:
         text += f"; the last is at {100 * float(buckets.mean[-1]) / limit:.0f} % of the limit"
     return text
