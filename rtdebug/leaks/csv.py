@@ -28,6 +28,7 @@ _DATE = r"\W*(?:\d{4}[-/]\d\d?[-/]\d\d?|\d{1,2}[./]\d{1,2}[./]\d{2,4}|[A-Z][a-z]
 _CLOCK = r"\W*\d{1,2}:\d\d(?::\d\d)?"
 _SIZE = r"[\d.]+ ?[kKMGT]?i?B"
 _PAIR = rf"\s*({_SIZE})\s*/\s*({_SIZE})\s*"
+_MISSING = r"(?i:[-\s/]*|nan|null|none|n/a)"
 _UNIT = r"\s*(?:[kKMGT]i?[bB]?|[bB]|%)\s*"
 _WHO = re.compile(
     r"names?|containers?|pod|image|process|comm|command|service|id|instance|host|node|namespace|app", re.IGNORECASE
@@ -103,6 +104,10 @@ def _frame(text: str, name: str) -> tuple[pd.DataFrame, tuple[str, ...]]:
     text = _plain(text)
     first = text.split("\n", 1)[0]
     delimiter = max(",;\t|", key=first.count)
+    if delimiter not in first and re.search(r"\S {2,}\S", first):
+        delimiter = "\t"
+        text = re.sub(r"^ +| +$", "", re.sub(r"(?<=\S) {2,}(?=\S)", "\t", text), flags=re.MULTILINE)
+        first = text.split("\n", 1)[0]
     header = None if _is_row(first.split(delimiter)) else 0
     skipped: list[list[str]] = []
 
@@ -171,7 +176,7 @@ def _joined(frame: pd.DataFrame) -> pd.DataFrame:
 
 def _all(cells: pd.Series[str], pattern: str) -> bool:
     """Whether all cells that hold something are of a pattern."""
-    there = cells[cells.notna() & (cells != "")]
+    there = cells[cells.notna() & ~cells.str.fullmatch(_MISSING).fillna(value=True)]
     return len(there) > 0 and bool(there.str.fullmatch(pattern).all())
 
 
@@ -221,7 +226,7 @@ def _times(
 def _is_number(text: pd.Series[str], numbers: Floats) -> bool:
     import numpy as np
 
-    there = text.notna().to_numpy() & ~text.astype(str).str.strip().str.lower().isin(["", "nan", "null", "-"])
+    there = text.notna().to_numpy() & ~text.astype(str).str.fullmatch(_MISSING).to_numpy()
     return bool(np.count_nonzero(np.isfinite(numbers)) > 0.5 * np.count_nonzero(there)) or not there.any()
 
 

@@ -1,54 +1,54 @@
-"""Logs of `docker stats` and `podman stats`: the table as it is printed again and again, other formats, JSON."""
+"""Logs of `docker stats`, `podman stats`, `kubectl top`, ps, top, and of programs: rounds of lines; JSON of docker."""
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from rtdebug.errors import UsageProblem
 from rtdebug.leaks.csv import NO_TIMES, host_memory
 from rtdebug.leaks.foreign import Hints
-from rtdebug.leaks.quantities import BEGIN_NS, factor_of, parse_times
+from rtdebug.leaks.quantities import BEGIN_NS, parse_times
+from rtdebug.leaks.rows import Row, rows_of, usage_in
 from rtdebug.leaks.series import NS_PER_S, Labels, Series, clean
 
-_HEADER = re.compile(r"^(.*?)(?:CONTAINER(?: ID)?|ID|NAME)\s.*MEM USAGE", re.MULTILINE)
+_HEADER = re.compile(
+    r"^(?:.*?(?:CONTAINER(?: ID)?|ID|NAME)\s.*MEM USAGE|.*\bPID\b.*\b(?:RSS|RES)\b|.*\bMEMORY\(bytes\))", re.MULTILINE
+)
 _ESCAPES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|\r")
 _TIME = re.compile(
-    r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d(?::\d\d)?[\d.]*(?:Z| ?[+-]\d\d:?\d\d)?|\b1\d{9}(?:\.\d+|\d{3})?(?![\w.])|"
+    r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d(?::\d\d)?(?:[.,]\d+)?(?:Z| ?[+-]\d\d:?\d\d)?|\b1\d{9}(?:\.\d+|\d{3})?(?![\w.])|"
+    r"\b\d{1,2}/\d{1,2}/\d{4},? \d{1,2}:\d\d:\d\d(?: [AP]M)?|"
     r"\b[A-Z][a-z]{2},? (?:[A-Z][a-z]{2} +\d+|\d+ [A-Z][a-z]{2}),? (?:\d{4} )?\d\d:\d\d:\d\d(?: [AP]M)?(?: [A-Z]{3,5})?"
-    r"(?: \d{4})?|^\W*\d\d:\d\d:\d\d\b"
+    r"(?: \d{4})?|^(?:top - |\W*)\d\d:\d\d:\d\d\b(?: [AP]M)?"
 )
-_USAGE = re.compile(r"(?<![\w.])([\d.]+) ?([KMGTPk]?i?B) ?/ ?([\d.]+) ?([KMGTPk]?i?B)\b")
 _BEGIN = re.compile(r"[\[{]")
-_ID = re.compile(r"[0-9a-f]{12}|[0-9a-f]{64}")
 
 
 @dataclass(frozen=True, slots=True)
 class _Sample:
-    name: str
-    container_id: str | None
-    used: float
-    limit: float | None
+    row: Row
     time: str | None
     """As it is written."""
     round: int
 
 
 def is_table(head: str) -> bool:
-    """Whether the text is like the table, or like lines of its figures without a header; and no CSV with a header."""
-    head = _ESCAPES.sub("", head)
-    first = head.lstrip().split("\n", 1)[0]
-    if "," in first and not _USAGE.search(first) and not _TIME.search(first):
-        return False
-    return bool(_HEADER.search(head) or _USAGE.search(head))
+    """Whether the text has lines that tell memory, and is no CSV with a header."""
+    lines = [line for line in _ESCAPES.sub("", head).split("\n") if line.strip()]
+    if not any(rows_of(lines[0])) and not _TIME.search(lines[0]):
+        for delimiter in ",;\t|":
+            if 0 < lines[0].count(delimiter) <= "".join(lines[1:2]).count(delimiter):
+                return False
+    return any(_HEADER.match(line) or any(rows_of(line)) for line in lines[:200])
 
 
 def is_json_lines(head: str) -> bool:
     """Whether the text is of `docker stats --format json`, of `podman stats`, or of docker's API."""
-    return bool(re.search(r'"(?:MemUsage|mem_usage|memory_stats)"\s*:', head))
+    return bool(re.search(r'"memory_stats"\s*:|":\s*"[\d.]+ ?[kKMGT]?i?B ?/ ?[\d.]+ ?[kKMGT]?i?B"', head))
 
 
 def parse(text: str, name: str, hints: Hints) -> list[Series]:
@@ -60,7 +60,6 @@ def parse(text: str, name: str, hints: Hints) -> list[Series]:
         lines = text.split("\n")
         follow = _stamps_follow(lines)
         samples = list(_table_samples(lines[::-1] if follow else lines))[:: -1 if follow else 1]
-    samples = [sample for sample in samples if sample.limit]  # 0B / 0B: it does not run
     if not samples:
         raise UsageProblem(f"{name}: no line of `docker stats` that is whole", "log it with --no-stream in a loop")
     timed = [sample for sample in samples if sample.time is not None]
@@ -71,100 +70,99 @@ def parse(text: str, name: str, hints: Hints) -> list[Series]:
     return list(_series(timed or samples, hints, len(samples) - len(timed or samples)))
 
 
-def _table_samples(lines: list[str]) -> Iterator[_Sample]:
+def _table_samples(lines: Sequence[str]) -> Iterator[_Sample]:
     number, moment = 0, None
-    seen: set[str] = set()
-    has_header = False
+    seen: set[tuple[str, str | None]] = set()
     for line in lines:
         if stamp := _TIME.search(line):
-            moment = stamp[0]
-            line = line[stamp.end() :] if not line[: stamp.start()].strip(" [(\"'-#:") else line
+            moment = stamp[0].removeprefix("top - ")
+            if not line[: stamp.start()].strip(" [(\"'-#:"):
+                line = line[stamp.end() :]
         if _HEADER.match(line):
-            has_header = True
-            number += 1
+            number += bool(seen)
+            seen.clear()
             continue
-        usage = _USAGE.search(line)
-        words = re.split(r"[\s,;|]+", line[: usage.start()].strip(" ,;|[]\"'")) if usage else []
-        words = [word.strip(":\"'") for word in words if word.strip(":\"'-") and not re.fullmatch(r"[\d.]+ ?%?", word)]
-        if usage and words:  # an id and a name, or one of them
-            named = words[1] if len(words) > 1 and _ID.fullmatch(words[0]) else words[0]
-            if not has_header and named in seen:
+        for row in rows_of(line):
+            if (row.name, row.id) in seen:
                 number += 1
                 seen.clear()
-            seen.add(named)
-            container_id = words[0] if _ID.fullmatch(words[0]) else None
-            yield _Sample(named, container_id, *_figures(usage), moment, number)
+            seen.add((row.name, row.id))
+            yield _Sample(row, moment, number)
 
 
-def _stamps_follow(lines: list[str]) -> bool:
+def _stamps_follow(lines: Sequence[str]) -> bool:
     """Whether each time stands below its round: the first figures come before the first time, the last time is last."""
-    kinds = [bool(_USAGE.search(line)) for line in lines if _USAGE.search(line) or _TIME.search(line)]
-    bare = not any(_USAGE.search(line) and _TIME.search(line) for line in lines[:100])
-    return bare and len(kinds) > 1 and kinds[0] and not kinds[-1]
-
-
-def _figures(usage: re.Match[str]) -> tuple[float, float | None]:
-    try:
-        used, limit = float(usage[1]) * factor_of(usage[2]), float(usage[3]) * factor_of(usage[4])
-    except ValueError:
-        return float("nan"), None
-    return used, limit or None
+    found = [(any(rows_of(line)), bool(_TIME.search(line))) for line in (*lines[:200], *lines[-200:])]
+    kinds = [(told, stamped) for told, stamped in found if told or stamped]
+    return len(kinds) > 1 and kinds[0] == (True, False) and kinds[-1] == (False, True)
 
 
 def _json_samples(text: str) -> Iterator[_Sample]:
     rounds: dict[str, int] = {}
+    moment: str | None = None
     for before, fields in _objects(text):
-        stamp = next((str(fields[key]) for key in ("read", "time", "timestamp", "@timestamp") if fields.get(key)), None)
-        if stamp is None and (match := _TIME.search(before)):
-            stamp = match[0]
-        named = str(fields.get("Name") or fields.get("name") or fields.get("Container") or fields.get("ID") or "")
-        container_id = fields.get("ID") or fields.get("id")
-        used, limit = _json_figures(fields)
-        if named and used is not None:
+        values = dict(_flat(fields))
+        for match in _TIME.finditer(before):
+            moment = match[0]
+        own = (values.get(key) for key in ("read", "time", "timestamp", "@timestamp"))
+        stamp = next((str(each) for each in own if each), moment)
+        ident = values.get("id") or values.get("container")
+        named = str(values.get("name") or values.get("container_name") or ident or "").strip("/")
+        figures = _json_figures(values)
+        if named and figures:
             rounds[named] = rounds.get(named, -1) + 1
-            yield _Sample(named.strip("/"), str(container_id) or None, used, limit, stamp, rounds[named])
+            row = Row(named, str(ident) if ident else None, *figures)
+            yield _Sample(row, stamp, rounds[named])
+
+
+def _flat(value: object, key: str = "") -> Iterator[tuple[str, object]]:
+    """Give what is in an object by its keys in small letters: `memory_stats.usage`."""
+    if isinstance(value, dict):
+        for name, each in value.items():
+            yield from _flat(each, f"{key}.{name}".lower().lstrip("."))
+    else:
+        yield key, value
 
 
 def _objects(text: str) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Give each object of JSON in a text, alone or in lists, with what stands before it in its line."""
+    """Give each object of JSON in a text, alone or in lists, with what stands before it."""
     decoder = json.JSONDecoder()
-    at = 0
+    at = done = 0
     while match := _BEGIN.search(text, at):
         begin = match.start()
-        before = text[max(at, text.rfind("\n", at, begin)) : begin]
         try:
-            value, at = decoder.raw_decode(text, begin)
+            value, end = decoder.raw_decode(text, begin)
         except (ValueError, RecursionError):
             at = begin + 1
             continue
+        before, done, at = text[done:begin], end, end
         for each in value if isinstance(value, list) else [value]:
             if isinstance(each, dict):
                 yield before, each
 
 
-def _json_figures(fields: dict[str, Any]) -> tuple[float | None, float | None]:
+def _json_figures(values: dict[str, object]) -> tuple[float, float | None] | None:
     """Return usage and limit: of the text that the clients print, or of docker's API as its client reckons."""
-    usage = _USAGE.search(str(fields.get("MemUsage") or fields.get("mem_usage") or ""))
-    if usage:
-        return _figures(usage)
-    try:
-        memory = fields["memory_stats"]
-        stats = memory.get("stats") or {}
-        cache = stats.get("total_inactive_file", stats.get("inactive_file", 0))
-        limit = memory.get("limit")
-        return float(memory["usage"] - cache), float(limit) if limit and limit < 1 << 60 else None
-    except (KeyError, TypeError, AttributeError, ValueError):
-        return None, None
+    for key, value in values.items():
+        if "mem" in key and isinstance(value, str) and (figures := usage_in(value)):
+            return figures
+    stats = "memory_stats.stats."
+    usage, limit = values.get("memory_stats.usage"), values.get("memory_stats.limit")
+    cache = values.get(stats + "total_inactive_file", values.get(stats + "inactive_file", 0))
+    if not isinstance(usage, int) or not isinstance(cache, int):
+        return None
+    return float(usage - cache), float(limit) if isinstance(limit, int) and 0 < limit < 1 << 60 else None
 
 
 def _series(samples: list[_Sample], hints: Hints, left_out: int) -> Iterator[Series]:
     import pandas as pd
 
     frame = pd.DataFrame(
-        [(each.name, each.container_id, each.used, each.limit, each.time, each.round) for each in samples],
-        columns=["name", "id", "bytes", "limit", "time", "round"],
-    )
-    notes = (f"{left_out} samples before the first time left out",) if left_out else ()
+        [(each.row.name, each.row.id, each.row.used, each.row.limit, each.row.kind, each.time, each.round)
+         for each in samples],
+        columns=["name", "id", "bytes", "limit", "kind", "time", "round"],
+    )  # fmt: skip
+    notes: tuple[str, ...] = (f"{left_out} samples before the first time left out",) if left_out else ()
     if frame["time"].notna().all():
         frame["time_ns"], wrong = parse_times(frame["time"])
         notes += (wrong,) if wrong else ()
@@ -172,15 +170,17 @@ def _series(samples: list[_Sample], hints: Hints, left_out: int) -> Iterator[Ser
         assert hints.interval_s is not None
         notes += (NO_TIMES,)
         frame["time_ns"] = BEGIN_NS + (frame["round"] * hints.interval_s * NS_PER_S).astype("int64")
+    if (frame.groupby(["name", "round"])["id"].nunique() > 1).any():  # workers of one name
+        frame["name"] = frame["name"] + (" " + frame["id"]).fillna("")
     groups = [(str(name), rows) for name, rows in frame.groupby("name", sort=False)]
-    shown = host_memory(limit for _, rows in groups for limit in rows["limit"].unique())
+    shown = host_memory(limit for _, rows in groups for limit in rows["limit"].dropna().unique())
     for name, rows in groups:
-        limit = float(rows["limit"].iloc[-1])
+        last = rows["limit"].iloc[-1]
         series = clean(
-            Labels(name),
+            Labels(name, str(rows["kind"].iloc[0])),
             rows["time_ns"].to_numpy("int64"),
             rows["bytes"].round().to_numpy(float),
-            limit=None if limit == shown else limit,
+            limit=None if pd.isna(last) or last == shown else float(last),
             restarts_ns=tuple(sorted(rows.groupby("id")["time_ns"].min().tolist()))[1:],
         )
         yield replace(series, notes=notes + series.notes)

@@ -45,9 +45,9 @@ def read_foreign(path: Path, hints: Hints) -> list[Series]:
         raise UsageProblem(f"{path} is empty", "give a CSV, a log of `docker stats` or a range export of Prometheus")
     if docker_stats.is_table(head) or docker_stats.is_json_lines(head):
         return docker_stats.parse(text, path.name, hints)
-    if head.lstrip()[0] in "{[":
+    if re.match(r"\s*(?:\{|\[\s*[\[{\]])", head):
         try:
-            return prometheus.parse(json.loads(text), path.name)
+            return prometheus.parse(json.loads(text), path.name, hints)
         except ValueError as error:
             raise RtdebugError(
                 f"{path} is no whole JSON document: {error}", "it may be cut short: export it again"
