@@ -120,6 +120,12 @@ def rises_after_each(runs: int) -> str:
     return f"falls back, and grows again throughout {runs} runs: restarts of something that leaks, or work in batches"
 
 
+def fell_from_limit(falls: int) -> str:
+    """It was at the limit, and then far below."""
+    times = "once" if falls == 1 else f"at least {falls} times"
+    return f"; it fell from its limit {times}, as after an OOM kill"
+
+
 def touched_limit(buckets: int, name: str) -> str:
     """At the limit for a while."""
     back = ", and starts anew since" if name == shape.RESTART else ""
