@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 
+from rtdebug.containers.remedy import remedies_for
 from rtdebug.diagnose import rules_host, rules_kills, rules_pressure, rules_shm
 from rtdebug.diagnose.facts import Facts
 from rtdebug.diagnose.finding import Finding, Severity
@@ -41,5 +43,9 @@ _ORDER = tuple(Severity)
 
 def diagnose(facts: Facts) -> tuple[Finding, ...]:
     """All findings, the worst first; of one severity in the order of RULES."""
-    findings = [finding for rule in RULES for finding in rule(facts)]
+    findings = [
+        replace(finding, change=remedies_for(facts.container, finding.change))
+        for rule in RULES
+        for finding in rule(facts)
+    ]
     return tuple(sorted(findings, key=lambda finding: _ORDER.index(finding.severity)))

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import replace
 
+from rtdebug.containers.remedy import remedies_for
 from rtdebug.errors import RtdebugError
 from rtdebug.shm.advice import Advice, MountPeak, advise
 from rtdebug.shm.model import Creator, ShmObject
@@ -85,7 +86,9 @@ class Watch:
         """A size for /dev/shm, and for each tmpfs that was used or full."""
         told = [peak for peak in self.peaks if peak.mount.is_dev_shm or peak.peak_bytes or peak.times_full]
         told = [replace(peak, orphan_bytes=self._orphan_bytes(peak.mount)) for peak in told]
-        return tuple(advice for peak in told if (advice := advise(peak)) is not None)
+        advice = [each for peak in told if (each := advise(peak)) is not None]
+        container = self.report.container
+        return tuple(replace(each, change=remedies_for(container, each.change)) for each in advice)
 
     def _orphan_bytes(self, mount: TmpfsMount) -> int:
         return sum(each.allocated_bytes or 0 for each in self.report.orphans if each.device_id == mount.device_id)
