@@ -69,7 +69,6 @@ def guest_environment() -> dict[str, str]:
         "PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
         "RTDEBUG_KERNEL_TESTS": "1",
         "RTDEBUG_ATTACH_TABLE": str(GUEST_TABLE),
-        "PYTHONDONTWRITEBYTECODE": "1",
     }
 
 
