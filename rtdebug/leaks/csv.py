@@ -8,11 +8,13 @@ import warnings
 from typing import TYPE_CHECKING, Any
 
 from rtdebug.errors import RtdebugError, UsageProblem
-from rtdebug.leaks.foreign import Hints, kind_in_name
-from rtdebug.leaks.quantities import PERCENT, factor_of, parse_times, parse_values, unit_in_name
+from rtdebug.leaks.foreign import Hints, kind_in_name, names_limit, names_memory, words_in
+from rtdebug.leaks.quantities import BEGIN_NS, PERCENT, factor_of, parse_times, parse_values, unit_in_name
 from rtdebug.leaks.series import NS_PER_S, Labels, Series, clean
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     import numpy as np
     import pandas as pd
     from numpy.typing import NDArray
@@ -20,11 +22,18 @@ if TYPE_CHECKING:
     from rtdebug.leaks.series import Floats, Ints
 
 _TIME = re.compile(r"time|date|timestamp|ts|@timestamp", re.IGNORECASE)
+_NAMED_TIME = re.compile(r"timestamp|_time$|^time|datetime|^elapsed", re.IGNORECASE)
 _NUMBER = re.compile(r"|sample|index|n|step|unnamed: 0", re.IGNORECASE)
-_LIMIT = re.compile(r"limit", re.IGNORECASE)
+_DATE = r"\W*(?:\d{4}[-/]\d\d?[-/]\d\d?|\d{1,2}[./]\d{1,2}[./]\d{2,4}|[A-Z][a-z]{2},? +\w+ +\w+)"
+_CLOCK = r"\W*\d{1,2}:\d\d(?::\d\d)?"
+_SIZE = r"[\d.]+ ?[kKMGT]?i?B"
+_PAIR = rf"\s*({_SIZE})\s*/\s*({_SIZE})\s*"
+_MISSING = r"(?i:[-\s/]*|nan|null|none|n/a)"
+_UNIT = r"\s*(?:[kKMGT]i?[bB]?|[bB]|%)\s*"
+_WHO = re.compile(
+    r"names?|containers?|pod|image|process|comm|command|service|id|instance|host|node|namespace|app", re.IGNORECASE
+)
 NO_TIMES = "no times in the file: dates mean nothing, only --interval counts"
-BEGIN_NS = 1_000_000_000 * NS_PER_S
-"""2001-09-09: where series without times begin. Only differences matter."""
 
 
 def parse(text: str, name: str, hints: Hints) -> list[Series]:
@@ -32,27 +41,52 @@ def parse(text: str, name: str, hints: Hints) -> list[Series]:
     frame, notes = _frame(text, name)
     time_column = _time_column(frame)
     number_column = None if time_column else _number_column(frame)
-    time_ns = _times(frame, time_column, number_column, name, hints)
     rest = [column for column in frame.columns if column not in (time_column, number_column)]
     parsed = {column: parse_values(frame[column]) for column in rest}
     values = [column for column in rest if _is_number(frame[column], parsed[column][0])]
     if not values:
         raise _no_numbers(frame, rest, name)
     texts = [column for column in rest if column not in values]
-    limits = [column for column in values if _LIMIT.search(column)]
-    usages = [column for column in values if column not in limits] or limits
+    limits = [column for column in values if names_limit(column)]
+    usages, others = _of_memory([column for column in values if column not in limits] or limits)
+    if others:
+        notes += (f"columns that are not of memory that is held left out: {', '.join(others)}",)
     groups = _groups(frame, texts)
+    time_ns, wrong = _times(frame, time_column, number_column, groups, name, hints)
+    notes += (wrong,) if wrong else ()
     limit_values = _in_unit(limits[0], *parsed[limits[0]], hints, name)[0] if limits and usages != limits else None
-    found = []
+    hosts = host_memory(_last(limit_values[rows]) for _, rows in groups) if limit_values is not None else None
+    scaled, without = {}, None
     for column in usages:
-        numbers, unit, more_notes = _in_unit(column, *parsed[column], hints, name)
+        try:
+            scaled[column] = _in_unit(column, *parsed[column], hints, name)
+        except UsageProblem as problem:
+            without = without or problem
+            notes += (f"column {column} left out: it has no unit, in its name or its values",)
+    if without and not scaled:
+        raise without
+    if len({unit for _, unit, _ in scaled.values()}) > 1:  # percent of what is there in bytes too
+        scaled = {column: found for column, found in scaled.items() if found[1] != PERCENT}
+    found = []
+    for column, (numbers, unit, more_notes) in scaled.items():
         for group, rows in groups:
-            label = " ".join(part for part in (group, column if len(usages) > 1 else "") if part)
+            label = " ".join(part for part in (group, column if len(scaled) > 1 else "") if part)
             labels = Labels(label or name.removesuffix(".csv"), kind_in_name(column), unit)
             limit = _last(limit_values[rows]) if limit_values is not None else None
+            limit = None if limit == hosts else limit
             series = clean(labels, time_ns[rows], numbers[rows], limit=limit)
-            found.append(_with_notes(series, (*notes, *more_notes, *(() if time_column else (NO_TIMES,)))))
+            found.append(_with_notes(series, (*notes, *more_notes)))
     return found
+
+
+def _of_memory(columns: list[str]) -> tuple[list[str], list[str]]:
+    """Divide columns. Where none is named after memory, or after a unit of it, they are named after their owners."""
+    held = [
+        column
+        for column in columns
+        if names_memory(column) or (names_memory(column) is None and unit_in_name(column) not in (None, PERCENT))
+    ]
+    return (held, [column for column in columns if column not in held]) if held else (columns, [])
 
 
 def _no_numbers(frame: pd.DataFrame, columns: list[str], name: str) -> UsageProblem:
@@ -67,8 +101,14 @@ def _no_numbers(frame: pd.DataFrame, columns: list[str], name: str) -> UsageProb
 def _frame(text: str, name: str) -> tuple[pd.DataFrame, tuple[str, ...]]:
     import pandas as pd
 
+    text = _plain(text)
     first = text.split("\n", 1)[0]
-    delimiter = max(",;\t", key=first.count)
+    delimiter = max(",;\t|", key=first.count)
+    if delimiter not in first and re.search(r"\S {2,}\S", first):
+        delimiter = "\t"
+        text = re.sub(r"^ +| +$", "", re.sub(r"(?<=\S) {2,}(?=\S)", "\t", text), flags=re.MULTILINE)
+        first = text.split("\n", 1)[0]
+    header = None if _is_row(first.split(delimiter)) else 0
     skipped: list[list[str]] = []
 
     def skip(row: list[str]) -> None:
@@ -76,7 +116,7 @@ def _frame(text: str, name: str) -> tuple[pd.DataFrame, tuple[str, ...]]:
 
     def read(**how: Any) -> pd.DataFrame:  # noqa: ANN401 - as pandas has it
         source = io.StringIO(text.replace("\0", ""))
-        frame: pd.DataFrame = pd.read_csv(source, sep=delimiter, dtype=str, index_col=False, **how)
+        frame: pd.DataFrame = pd.read_csv(source, sep=delimiter, header=header, dtype=str, index_col=False, **how)
         return frame
 
     try:
@@ -89,23 +129,69 @@ def _frame(text: str, name: str) -> tuple[pd.DataFrame, tuple[str, ...]]:
                 frame = read(engine="python", on_bad_lines=skip)
     except (ValueError, pd.errors.ParserError, pd.errors.EmptyDataError) as error:
         raise RtdebugError(f"{name}: not readable as CSV: {error}") from error
-    frame.columns = [str(column) for column in frame.columns]
+    frame.columns = [f"column {at + 1}" if header is None else str(each).strip() for at, each in enumerate(frame)]
     if not len(frame):
         raise UsageProblem(f"{name} has no rows", "a CSV needs a header and at least one row")
     notes = (f"{len(skipped)} rows with too many columns left out",) if skipped else ()
-    return frame, notes
+    return _joined(frame), notes
+
+
+def _plain(text: str) -> str:
+    """Take away what stands around the cells: Excel's `sep=`, the frame of a Markdown table, a comment mark."""
+    text = re.sub(r"\A(?:\s*sep=.\s*\n)?\s*(?:# ?)?", "", text)
+    if text.startswith("|"):
+        lines = (line.strip().strip("|") for line in text.splitlines() if line.lstrip().startswith("|"))
+        text = "\n".join(line for line in lines if not re.fullmatch(r"[\s|:-]*", line))
+    return text
+
+
+def _is_row(cells: list[str]) -> bool:
+    """Whether a first line is no header: it has a date, a time, a size or a fraction, or nothing but numbers."""
+    cells = [cell.strip().strip('"') for cell in cells]
+    value = re.compile(rf"{_DATE}.*\d|{_CLOCK}.*|\d+\.\d+ ?%?|{_SIZE}|{_PAIR}")
+    return any(value.fullmatch(cell) for cell in cells) or all(re.fullmatch(r"\d+", cell) for cell in cells)
+
+
+def _joined(frame: pd.DataFrame) -> pd.DataFrame:
+    """Join a unit to the number before it, and a time to its date; divide `5MiB / 1GiB` in usage and limit."""
+    columns: dict[str, pd.Series[str]] = {}
+    last, date = "", None
+    for column in frame.columns:
+        cells = frame[column].str.strip()
+        if last and _all(cells, _UNIT) and _all(columns[last], r"[\d.eE+-]+"):
+            columns[last] = columns[last] + cells
+        elif date and _all(cells, _CLOCK + r"\S*(?: [AaPp][Mm])?"):
+            columns[date] = columns[date] + " " + cells
+            date = None
+        elif _all(cells, _PAIR):
+            parts = cells.str.extract(_PAIR)
+            last = str(column).split("/")[0].strip()
+            columns |= {last: parts[0], f"{last} limit": parts[1]}
+        else:
+            last = str(column)
+            columns[last] = frame[column]
+            date = last if _all(cells, _DATE) else date
+    return type(frame)(columns)
+
+
+def _all(cells: pd.Series[str], pattern: str) -> bool:
+    """Whether all cells that hold something are of a pattern."""
+    there = cells[cells.notna() & ~cells.str.fullmatch(_MISSING).fillna(value=True)]
+    return len(there) > 0 and bool(there.str.fullmatch(pattern).all())
 
 
 def _time_column(frame: pd.DataFrame) -> str | None:
-    """By its name, else the first column that holds ISO times."""
+    """By its name, else the first column that holds dates or times of day."""
+    head = frame.iloc[:50]
     for column in frame.columns:
-        if _TIME.fullmatch(column.strip()) or re.search(r"timestamp|_time$|^time", column, re.IGNORECASE):
+        if _TIME.fullmatch(column) or _NAMED_TIME.search(column):
             return str(column)
-    head = frame.iloc[:20]
     for column in frame.columns:
-        if head[column].astype(str).str.match(r"\d{4}-\d\d-\d\d").mean() > 0.5:
+        if head[column].astype(str).str.match(rf"{_DATE}|{_CLOCK}").mean() > 0.5:
             return str(column)
-    return None
+    first = str(frame.columns[0])
+    is_unix = first == "column 1" and _all(head[first], r"1\d{9}(?:\.\d+|\d{3}|\d{6}|\d{9})?")
+    return first if is_unix else None
 
 
 def _number_column(frame: pd.DataFrame) -> str | None:
@@ -113,25 +199,34 @@ def _number_column(frame: pd.DataFrame) -> str | None:
     return next((str(column) for column in frame.columns if _NUMBER.fullmatch(column.strip())), None)
 
 
-def _times(frame: pd.DataFrame, time_column: str | None, number_column: str | None, name: str, hints: Hints) -> Ints:
+def _times(
+    frame: pd.DataFrame,
+    time_column: str | None,
+    number_column: str | None,
+    groups: list[tuple[str, NDArray[np.int64]]],
+    name: str,
+    hints: Hints,
+) -> tuple[Ints, str | None]:
     import numpy as np
     import pandas as pd
 
     if time_column:
-        return parse_times(frame[time_column])
+        return parse_times(frame[time_column], time_column)
     if hints.interval_s is None:
         raise UsageProblem(f"{name}: there is no column of times", "say how far the samples are apart: --interval 10s")
-    numbers = np.arange(len(frame), dtype=float)
+    numbers = np.zeros(len(frame))
+    for _, rows in groups:
+        numbers[rows] = np.arange(len(rows))
     if number_column:
         numbers = pd.to_numeric(frame[number_column], errors="coerce").to_numpy(float)
     numbers = np.where(np.isfinite(numbers), numbers, -1e9 / hints.interval_s)
-    return BEGIN_NS + (numbers * hints.interval_s * NS_PER_S).astype(np.int64)
+    return BEGIN_NS + (numbers * hints.interval_s * NS_PER_S).astype(np.int64), NO_TIMES
 
 
 def _is_number(text: pd.Series[str], numbers: Floats) -> bool:
     import numpy as np
 
-    there = text.notna().to_numpy() & ~text.astype(str).str.strip().str.lower().isin(["", "nan", "null", "-"])
+    there = text.notna().to_numpy() & ~text.astype(str).str.fullmatch(_MISSING).to_numpy()
     return bool(np.count_nonzero(np.isfinite(numbers)) > 0.5 * np.count_nonzero(there)) or not there.any()
 
 
@@ -139,7 +234,9 @@ def _groups(frame: pd.DataFrame, texts: list[str]) -> list[tuple[str, NDArray[np
     """Rows by what the columns of text say; all of them without one."""
     import numpy as np
 
-    names = [column for column in texts if frame[column].nunique() < max(2, len(frame))]
+    who = [column for column in texts if any(map(_WHO.fullmatch, words_in(column)))]
+    who = [column for column in who if "id" not in words_in(column)] or who or texts
+    names = [column for column in who if who is not texts or frame[column].nunique() < max(2, len(frame))]
     if not names:
         return [("", np.arange(len(frame)))]
     code = frame[names].fillna("-").groupby(names, sort=False).ngroup().to_numpy()
@@ -155,7 +252,8 @@ def _in_unit(
     import numpy as np
 
     present = {str(unit) for unit in units[np.isfinite(numbers)].unique()}
-    default = hints.unit or unit_in_name(column)
+    named = unit_in_name(column)
+    default = named if named and (named == PERCENT or hints.unit == PERCENT) else hints.unit or named
     if present <= {""} and default is None and np.any(numbers[np.isfinite(numbers)] != 0):
         raise UsageProblem(
             f"{name}: column '{column}' has no unit, in its name or its values",
@@ -175,6 +273,18 @@ def _in_unit(
     if bare := np.count_nonzero(unknown & np.isfinite(numbers)):
         notes += (f"{bare} values without a unit left out: the others have one",)
     return np.where(is_percent | unknown, np.nan, scaled), "bytes", notes
+
+
+def host_memory(limits: Iterable[float | None]) -> float | None:
+    """Return what is the memory of the host, of the limits of containers: it is shown for those that have none.
+
+    So it is the largest one and that of several. The kernel keeps a part of the host's memory back, so it is no round
+    number; limits that people set are.
+    """
+    shown = [limit for limit in limits if limit]
+    largest = max(shown, default=0.0)
+    is_round = any(largest % unit == 0 for unit in (64 << 20, 10**8))
+    return None if is_round or shown.count(largest) < 2 else largest
 
 
 def _last(values: Floats) -> float | None:

@@ -1,98 +1,186 @@
-"""Logs of `docker stats`: the table as it is printed again and again, or JSON lines of `--format json`."""
+"""Logs of `docker stats`, `podman stats`, `kubectl top`, ps, top, and of programs: rounds of lines; JSON of docker."""
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
-from dataclasses import replace
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
 
 from rtdebug.errors import UsageProblem
-from rtdebug.leaks.csv import BEGIN_NS, NO_TIMES
+from rtdebug.leaks.csv import NO_TIMES, host_memory
 from rtdebug.leaks.foreign import Hints
-from rtdebug.leaks.quantities import factor_of, parse_times
+from rtdebug.leaks.quantities import BEGIN_NS, parse_times
+from rtdebug.leaks.rows import Row, rows_of, usage_in
 from rtdebug.leaks.series import NS_PER_S, Labels, Series, clean
 
-_HEADER = re.compile(r"^(.*?)CONTAINER(?: ID)?\s.*MEM USAGE", re.MULTILINE)
-_ESCAPES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
-_TIME = re.compile(r"^\W*(\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d\S*|\d{10}(?:\.\d+)?)\b\W*")
-_USAGE = re.compile(r"([\d.]+)\s*([KMGTPk]?i?B)\s*/\s*([\d.]+)\s*([KMGTPk]?i?B)")
-_Sample = tuple[str, float, float, str | None, int]
-"""Name, bytes, limit, time as written, number of the round."""
+_HEADER = re.compile(
+    r"^(?:.*?(?:CONTAINER(?: ID)?|ID|NAME)\s.*MEM USAGE|.*\bPID\b.*\b(?:RSS|RES)\b|.*\bMEMORY\(bytes\))", re.MULTILINE
+)
+_ESCAPES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|\r")
+_TIME = re.compile(
+    r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d(?::\d\d)?(?:[.,]\d+)?(?:Z| ?[+-]\d\d:?\d\d)?|\b1\d{9}(?:\.\d+|\d{3})?(?![\w.])|"
+    r"\b\d{1,2}/\d{1,2}/\d{4},? \d{1,2}:\d\d:\d\d(?: [AP]M)?|"
+    r"\b[A-Z][a-z]{2},? (?:[A-Z][a-z]{2} +\d+|\d+ [A-Z][a-z]{2}),? (?:\d{4} )?\d\d:\d\d:\d\d(?: [AP]M)?(?: [A-Z]{3,5})?"
+    r"(?: \d{4})?|^(?:top - |\W*)\d\d:\d\d:\d\d\b(?: [AP]M)?"
+)
+_BEGIN = re.compile(r"[\[{]")
+
+
+@dataclass(frozen=True, slots=True)
+class _Sample:
+    row: Row
+    time: str | None
+    """As it is written."""
+    round: int
 
 
 def is_table(head: str) -> bool:
-    """Whether the text begins like the table."""
-    return bool(_HEADER.search(_ESCAPES.sub("", head)))
+    """Whether the text has lines that tell memory, and is no CSV with a header."""
+    lines = [line for line in _ESCAPES.sub("", head).split("\n") if line.strip()]
+    if not any(rows_of(lines[0])) and not _TIME.search(lines[0]):
+        for delimiter in ",;\t|":
+            if 0 < lines[0].count(delimiter) <= "".join(lines[1:2]).count(delimiter):
+                return False
+    return any(_HEADER.match(line) or any(rows_of(line)) for line in lines[:200])
 
 
 def is_json_lines(head: str) -> bool:
-    """Whether the text is of `docker stats --format json`."""
-    return '"MemUsage"' in head.split("\n", 3)[0]
+    """Whether the text is of `docker stats --format json`, of `podman stats`, or of docker's API."""
+    return bool(re.search(r'"memory_stats"\s*:|":\s*"[\d.]+ ?[kKMGT]?i?B ?/ ?[\d.]+ ?[kKMGT]?i?B"', head))
 
 
 def parse(text: str, name: str, hints: Hints) -> list[Series]:
     """Parse a log. Raises UsageProblem when it has no times and `hints` have no interval."""
-    lines = _ESCAPES.sub("", text).splitlines()
-    samples = list(_json_samples(lines) if is_json_lines(text) else _table_samples(lines))
+    text = _ESCAPES.sub("", text)
+    if is_json_lines(text):
+        samples = list(_json_samples(text))
+    else:
+        lines = text.split("\n")
+        follow = _stamps_follow(lines)
+        samples = list(_table_samples(lines[::-1] if follow else lines))[:: -1 if follow else 1]
     if not samples:
         raise UsageProblem(f"{name}: no line of `docker stats` that is whole", "log it with --no-stream in a loop")
-    if any(time is None for _, _, _, time, _ in samples) and hints.interval_s is None:
+    timed = [sample for sample in samples if sample.time is not None]
+    if not timed and hints.interval_s is None:
         raise UsageProblem(
             f"{name}: `docker stats` prints no times", "say how far its rounds are apart: --interval 10s"
         )
-    return list(_series(samples, hints))
+    return list(_series(timed or samples, hints, len(samples) - len(timed or samples)))
 
 
-def _table_samples(lines: list[str]) -> Iterator[_Sample]:
+def _table_samples(lines: Sequence[str]) -> Iterator[_Sample]:
     number, moment = 0, None
+    seen: set[tuple[str, str | None]] = set()
     for line in lines:
-        stamp = _TIME.match(line)
-        if stamp:
-            moment, line = stamp[1], line[stamp.end() :]
+        if stamp := _TIME.search(line):
+            moment = stamp[0].removeprefix("top - ")
+            if not line[: stamp.start()].strip(" [(\"'-#:"):
+                line = line[stamp.end() :]
         if _HEADER.match(line):
-            number += 1
+            number += bool(seen)
+            seen.clear()
             continue
-        words, usage = line.split(), _USAGE.search(line)
-        if usage and len(words) > 3:
-            # an id and a name, or with old versions the name alone
-            named = words[1] if not re.fullmatch(r"[\d.]+%", words[1]) and words[1] != "--" else words[0]
-            used, limit = float(usage[1]) * factor_of(usage[2]), float(usage[3]) * factor_of(usage[4])
-            yield named, used, limit, moment, number
+        for row in rows_of(line):
+            if (row.name, row.id) in seen:
+                number += 1
+                seen.clear()
+            seen.add((row.name, row.id))
+            yield _Sample(row, moment, number)
 
 
-def _json_samples(lines: list[str]) -> Iterator[_Sample]:
+def _stamps_follow(lines: Sequence[str]) -> bool:
+    """Whether each time stands below its round: the first figures come before the first time, the last time is last."""
+    found = [(any(rows_of(line)), bool(_TIME.search(line))) for line in (*lines[:200], *lines[-200:])]
+    kinds = [(told, stamped) for told, stamped in found if told or stamped]
+    return len(kinds) > 1 and kinds[0] == (True, False) and kinds[-1] == (False, True)
+
+
+def _json_samples(text: str) -> Iterator[_Sample]:
     rounds: dict[str, int] = {}
-    for line in lines:
-        stamp = _TIME.match(line)
-        try:
-            fields = json.loads(line[stamp.end() - 0 :] if stamp and "{" not in stamp[0] else line[line.index("{") :])
-            usage = _USAGE.search(fields["MemUsage"])
-            named = str(fields["Name"])
-        except (ValueError, KeyError, TypeError):
-            continue
-        if usage:
+    moment: str | None = None
+    for before, fields in _objects(text):
+        values = dict(_flat(fields))
+        for match in _TIME.finditer(before):
+            moment = match[0]
+        own = (values.get(key) for key in ("read", "time", "timestamp", "@timestamp"))
+        stamp = next((str(each) for each in own if each), moment)
+        ident = values.get("id") or values.get("container")
+        named = str(values.get("name") or values.get("container_name") or ident or "").strip("/")
+        figures = _json_figures(values)
+        if named and figures:
             rounds[named] = rounds.get(named, -1) + 1
-            used, limit = float(usage[1]) * factor_of(usage[2]), float(usage[3]) * factor_of(usage[4])
-            yield named, used, limit, stamp[1] if stamp else None, rounds[named]
+            row = Row(named, str(ident) if ident else None, *figures)
+            yield _Sample(row, stamp, rounds[named])
 
 
-def _series(samples: list[_Sample], hints: Hints) -> Iterator[Series]:
+def _flat(value: object, key: str = "") -> Iterator[tuple[str, object]]:
+    """Give what is in an object by its keys in small letters: `memory_stats.usage`."""
+    if isinstance(value, dict):
+        for name, each in value.items():
+            yield from _flat(each, f"{key}.{name}".lower().lstrip("."))
+    else:
+        yield key, value
+
+
+def _objects(text: str) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Give each object of JSON in a text, alone or in lists, with what stands before it."""
+    decoder = json.JSONDecoder()
+    at = done = 0
+    while match := _BEGIN.search(text, at):
+        begin = match.start()
+        try:
+            value, end = decoder.raw_decode(text, begin)
+        except (ValueError, RecursionError):
+            at = begin + 1
+            continue
+        before, done, at = text[done:begin], end, end
+        for each in value if isinstance(value, list) else [value]:
+            if isinstance(each, dict):
+                yield before, each
+
+
+def _json_figures(values: dict[str, object]) -> tuple[float, float | None] | None:
+    """Return usage and limit: of the text that the clients print, or of docker's API as its client reckons."""
+    for key, value in values.items():
+        if "mem" in key and isinstance(value, str) and (figures := usage_in(value)):
+            return figures
+    stats = "memory_stats.stats."
+    usage, limit = values.get("memory_stats.usage"), values.get("memory_stats.limit")
+    cache = values.get(stats + "total_inactive_file", values.get(stats + "inactive_file", 0))
+    if not isinstance(usage, int) or not isinstance(cache, int):
+        return None
+    return float(usage - cache), float(limit) if isinstance(limit, int) and 0 < limit < 1 << 60 else None
+
+
+def _series(samples: list[_Sample], hints: Hints, left_out: int) -> Iterator[Series]:
     import pandas as pd
 
-    frame = pd.DataFrame(samples, columns=["name", "bytes", "limit", "time", "round"])
-    notes: tuple[str, ...] = ()
+    frame = pd.DataFrame(
+        [(each.row.name, each.row.id, each.row.used, each.row.limit, each.row.kind, each.time, each.round)
+         for each in samples],
+        columns=["name", "id", "bytes", "limit", "kind", "time", "round"],
+    )  # fmt: skip
+    notes: tuple[str, ...] = (f"{left_out} samples before the first time left out",) if left_out else ()
     if frame["time"].notna().all():
-        frame["time_ns"] = parse_times(frame["time"])
+        frame["time_ns"], wrong = parse_times(frame["time"])
+        notes += (wrong,) if wrong else ()
     else:
         assert hints.interval_s is not None
-        notes = (NO_TIMES,)
+        notes += (NO_TIMES,)
         frame["time_ns"] = BEGIN_NS + (frame["round"] * hints.interval_s * NS_PER_S).astype("int64")
-    names = frame["name"].nunique()
-    is_host = names > 1 and frame["limit"].nunique() == 1
-    for name, rows in frame.groupby("name", sort=False):
-        limit = None if is_host else float(rows["limit"].iloc[-1])
+    if (frame.groupby(["name", "round"])["id"].nunique() > 1).any():  # workers of one name
+        frame["name"] = frame["name"] + (" " + frame["id"]).fillna("")
+    groups = [(str(name), rows) for name, rows in frame.groupby("name", sort=False)]
+    shown = host_memory(limit for _, rows in groups for limit in rows["limit"].dropna().unique())
+    for name, rows in groups:
+        last = rows["limit"].iloc[-1]
         series = clean(
-            Labels(str(name)), rows["time_ns"].to_numpy("int64"), rows["bytes"].round().to_numpy(float), limit=limit
+            Labels(name, str(rows["kind"].iloc[0])),
+            rows["time_ns"].to_numpy("int64"),
+            rows["bytes"].round().to_numpy(float),
+            limit=None if pd.isna(last) or last == shown else float(last),
+            restarts_ns=tuple(sorted(rows.groupby("id")["time_ns"].min().tolist()))[1:],
         )
         yield replace(series, notes=notes + series.notes)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
+from rtdebug.leaks.series import EARLIEST_NS, NS_PER_S
+
 if TYPE_CHECKING:
     import pandas as pd
 
@@ -50,25 +52,86 @@ def parse_values(text: pd.Series[str]) -> tuple[Floats, pd.Series[str]]:
     return numbers, parts[1].fillna("")
 
 
-def parse_times(text: pd.Series[str]) -> Ints:
-    """Return Unix time in ns: of ISO 8601, or of seconds, ms, us or ns since 1970 by their size. 0: not readable.
+NO_DATES = "times without a date (or a year): only how far they are apart is known"
+RELATIVE = "times count from a beginning that the file does not say: only how far they are apart is known"
+BEGIN_NS = 1_000_000_000 * NS_PER_S
+"""2001-09-09: where series without dates begin. Only differences matter."""
+_DAY_NS = 86_400 * NS_PER_S
+_CLOCK = r"\d{1,2}:\d\d(?::\d\d(?:\.\d+)?)?(?: ?[AaPp][Mm])?"
+_SYSLOG = r"[A-Z][a-z]{2} +\d{1,2} \d\d:\d\d:\d\d(?:\.\d+)?"
+_STEP = re.compile(r"(?:^|[^a-z])(ms|millis\w*|min|mins|minutes?|h|hrs?|hours?|d|days?)(?:$|[^a-z])", re.IGNORECASE)
 
-    A time without a zone is taken as UTC.
+
+def parse_times(text: pd.Series[str], name: str = "") -> tuple[Ints, str | None]:
+    """Return Unix time in ns, 0 where it is not readable, and what is wrong with all of them.
+
+    Of dates in the forms that tools write; of seconds, ms, us or ns since 1970 by their size. A date without a zone is
+    taken as UTC; so is one whose zone has a name only, which is not unique. Times of a day, and numbers too small to be
+    of this century, count from BEGIN_NS; numbers in the unit that the column's `name` has, or seconds.
     """
     import numpy as np
     import pandas as pd
 
+    text = text.astype(str).str.strip(" \t[](){}\"'").str.replace(r"(:\d\d),(\d)", r"\1.\2", regex=True)
     numbers = pd.to_numeric(text, errors="coerce").to_numpy(float)
     known = np.isfinite(numbers)
     if len(numbers) and np.count_nonzero(known) >= len(numbers) / 2:
+        if (text.str.fullmatch(r"(?:19|20)\d{12}") | ~known).all():
+            return _unix_ns(pd.to_datetime(text, utc=True, errors="coerce", format="%Y%m%d%H%M%S")), None
+        numbers = np.where(known, numbers, 0.0)
+        if numbers.min() >= 0 and numbers.max() < EARLIEST_NS / NS_PER_S:
+            return np.where(known, BEGIN_NS + (numbers * _step_s(name) * NS_PER_S), 0).astype(np.int64), RELATIVE
         middle = float(np.median(np.abs(numbers[known])))
         per_unit = 1e9 if middle < 1e11 else 1e6 if middle < 1e14 else 1e3 if middle < 1e17 else 1.0
-        ns = np.where(known, numbers, 0.0) * per_unit
+        ns = numbers * per_unit
         within = np.abs(ns) < 9e18
-        return np.where(within, np.round(np.where(within, ns, 0.0)), 0.0).astype(np.int64)
-    moments = pd.to_datetime(text, utc=True, errors="coerce", format="ISO8601")
-    if moments.isna().mean() > 0.5:
-        moments = pd.to_datetime(text, utc=True, errors="coerce", format="mixed")
-    missing = moments.isna().to_numpy()
-    ns_of = moments.dt.tz_localize(None).to_numpy().astype("datetime64[ns]").astype(np.int64)
-    return np.where(missing, 0, ns_of)
+        return np.where(within, np.round(np.where(within, ns, 0.0)), 0.0).astype(np.int64), None
+    if text.str.fullmatch(_CLOCK).mean() > 0.5:
+        return _unwrapped(_dates("2001-09-09 " + text.where(text.str.fullmatch(_CLOCK))), _DAY_NS), NO_DATES
+    if text.str.fullmatch(_SYSLOG).mean() > 0.5:
+        return _unwrapped(_dates("2001 " + text.where(text.str.fullmatch(_SYSLOG))), 365 * _DAY_NS), NO_DATES
+    return _dates(text), None
+
+
+def _dates(text: pd.Series[str]) -> Ints:
+    import warnings
+
+    import pandas as pd
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of zones' names and of days before months
+        moments = pd.to_datetime(text, utc=True, errors="coerce", format="ISO8601")
+        if moments.isna().mean() > 0.5:
+            plain = text.str.replace(r"^(\d+/\w+/\d+):", r"\1 ", regex=True)
+            plain = plain.str.replace(r"(?<=[+-]\d{4}) UTC$| \b(?!AM|PM|UTC|GMT)[A-Z]{3,5}\b", "", regex=True)
+            first = pd.to_numeric(plain.str.extract(r"^(\d{1,2})[/.-]\d{1,2}[/.-]\d")[0], errors="coerce")
+            day_first = bool((first > 12).any() or plain.str.match(r"\d{1,2}\.\d").mean() > 0.5)
+            moments = pd.to_datetime(plain, utc=True, errors="coerce", format="mixed", dayfirst=day_first)
+    return _unix_ns(moments)
+
+
+def _unix_ns(moments: pd.Series[pd.Timestamp]) -> Ints:
+    import numpy as np
+
+    ns = moments.dt.tz_localize(None).to_numpy().astype("datetime64[ns]").astype(np.int64)
+    return np.where(moments.isna().to_numpy(), 0, ns)
+
+
+def _unwrapped(times_ns: Ints, round_ns: int) -> Ints:
+    """Add a day (or a year) for each time that the clock fell back by more than half of it."""
+    import numpy as np
+
+    known = times_ns != 0
+    falls = np.diff(times_ns[known], prepend=times_ns[known][:1]) < -round_ns / 2
+    unwrapped = times_ns.copy()
+    unwrapped[known] += np.cumsum(falls) * round_ns
+    return unwrapped
+
+
+def _step_s(name: str) -> float:
+    """Seconds of one step of the times of a column: `elapsed_ms`, `Time (min)`, `hours`."""
+    match = _STEP.search(name.replace("_", " "))
+    if match is None:
+        return 1.0
+    unit = match[1].lower()
+    return 0.001 if unit.startswith(("ms", "milli")) else {"m": 60.0, "h": 3600.0, "d": 86_400.0}[unit[0]]

@@ -66,6 +66,8 @@ def too_short(buckets: Buckets, span_s: float, rules: Rules, limit: float | None
     count = buckets.samples
     samples = "1 sample" if count == 1 else f"{count} samples"
     text = f"{samples} over {span(span_s)}: it takes {rules.fewest_samples} over {span(rules.shortest_span_s)}"
+    if count >= rules.fewest_samples and span_s >= rules.shortest_span_s:
+        text += " without a gap or a restart that takes most of it"
     if limit:
         text += f"; the last is at {100 * float(buckets.mean[-1]) / limit:.0f} % of the limit"
     return text
@@ -116,6 +118,12 @@ def may_be_restarts() -> str:
 def rises_after_each(runs: int) -> str:
     """Runs that all grow."""
     return f"falls back, and grows again throughout {runs} runs: restarts of something that leaks, or work in batches"
+
+
+def fell_from_limit(falls: int) -> str:
+    """It was at the limit, and then far below."""
+    times = "once" if falls == 1 else f"at least {falls} times"
+    return f"; it fell from its limit {times}, as after an OOM kill"
 
 
 def touched_limit(buckets: int, name: str) -> str:

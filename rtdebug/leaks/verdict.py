@@ -187,6 +187,20 @@ class _Judge:
         near = self._rules.fell_at_limit * limit
         return sum(float(high[max(0, at - 3) : at].max()) >= near for at in resets.index)
 
+    def _falls_from_limit(self) -> int:
+        """How often it is at the limit and deep below it in one of the next two buckets: at least so often it fell."""
+        limit, found, since = self._facts.limit, 0, 3
+        if not limit or self._labels.kind != "usage":
+            return 0
+        deep = (1 - self._rules.fall_share) * limit
+        for high, low in zip(self._buckets.high.tolist(), self._buckets.low.tolist(), strict=True):
+            since += 1
+            if since <= 2 and low <= deep:
+                found, since = found + 1, 3
+            if high >= self._rules.at_limit * limit:
+                since = 0
+        return found
+
     def _touches_limit(self) -> int:
         """How many buckets are at the limit; 0 where most are: so it is meant to be, a cache perhaps."""
         if not self._facts.limit or self._labels.kind != "usage":
@@ -204,10 +218,15 @@ class _Judge:
         if pinned < 3 or pinned > len(high) // 2:  # for most of the time: so it is meant to be, a cache perhaps
             return None
         begin = len(high) - pinned
-        growing_s = float(self._buckets.time_s[begin] - self._buckets.time_s[0])
-        first = float(self._buckets.mean[0])
-        text = reason.pinned(first, limit, growing_s, pinned)
-        return Judged(self._verdict(SUSPECT, shape.AT_LIMIT, text, time_to_limit_s=0.0), self._buckets)
+        resets = find_resets(self._buckets.mean, self._smallest, self._rules).index
+        known = at_times(self._buckets, self._facts.restarts_ns)
+        cuts = [cut for cut in known or resets if cut < begin]
+        start = cuts[-1] if cuts else 0
+        growing_s = float(self._buckets.time_s[begin] - self._buckets.time_s[start])
+        text = reason.pinned(float(self._buckets.mean[start]), limit, growing_s, pinned)
+        times = tuple(int(self._buckets.time_s[cut] * NS_PER_S) for cut in cuts)
+        found = self._verdict(SUSPECT, shape.AT_LIMIT, text, time_to_limit_s=0.0, change_points_ns=times)
+        return Judged(found, self._buckets)
 
     def _too_short(self) -> Judged:
         grown = self._last - float(self._buckets.mean[0])
@@ -264,6 +283,8 @@ class _Judge:
         return None if room is None else max(room, 0.0)
 
     def _verdict(self, verdict: str, name: str, text: str, **more: object) -> Verdict:
+        if falls := self._falls_from_limit():
+            text += reason.fell_from_limit(falls)
         return Verdict(
             self._labels,
             verdict,

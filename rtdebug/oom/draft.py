@@ -42,6 +42,7 @@ class OomDraft:
     reaped: list[Reaped] = field(default_factory=list)
     group_memcg: str | None = None
     unkillable: bool = False
+    panicked: bool = False
     counters: dict[str, MemoryCounter] = field(default_factory=dict)
     stats: dict[str, dict[str, int]] = field(default_factory=dict)
     open_stat: dict[str, int] | None = None
@@ -60,12 +61,12 @@ class OomDraft:
     @property
     def over(self) -> bool:
         """Its outcome is known; only group members and the reaper may still follow."""
-        return bool(self.victims) or self.unkillable
+        return bool(self.victims) or self.unkillable or self.panicked
 
     @property
     def reaped_all(self) -> bool:
         """The reaper has spoken of every victim."""
-        return self.unkillable or self.victims.keys() <= {reaped.pid for reaped in self.reaped}
+        return self.unkillable or self.panicked or self.victims.keys() <= {reaped.pid for reaped in self.reaped}
 
     def record(self) -> OomRecord:
         """What is known so far."""
@@ -102,6 +103,7 @@ class OomDraft:
             reaped=tuple(self.reaped),
             group_memcg=self.group_memcg,
             no_killable_process=self.unkillable,
+            panicked=self.panicked,
             memory=self.counters.get("memory"),
             memory_swap=self.counters.get("memory+swap"),
             kmem=self.counters.get("kmem"),

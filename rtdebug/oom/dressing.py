@@ -24,13 +24,17 @@ _FACILITY = re.compile(
 _PRIORITY = re.compile(r"<\d{1,3}>")
 _CLOCK = r"\d{2}:\d{2}:\d{2}(?:[.,]\d+)?"
 _SYSLOG_DATE = re.compile(
-    rf"(?:[^\s\[\]{{]{{2,8}} {{1,2}}\d{{1,2}} (?:\d{{4}} )?{_CLOCK}"  # Dec 14 17:13:12
+    r"(?:(?:[^\s\d\[\]{]{2,6} )?[^\s\[\]{]{2,8} {1,2}\d{1,2}"  # Dec 14 17:13:12, Tue Jul 29 06:26:59 2025
+    rf" (?:\d{{4}} )?{_CLOCK}(?: (?:19|20)\d\d(?= ))?"
     rf"|(?:[^\s\d\[]{{2,6}} )?\d{{4}}-\d\d-\d\d[T ]{_CLOCK}(?: ?(?:Z|[A-Z]{{3,5}}|[+-]\d\d:?\d\d))?"  # ISO
     r"|\d{9,11}\.\d{6})(?= )"  # journalctl -o short-unix
 )
-_HOST_AND_TAG = re.compile(r" +(?:(?P<host>[\w.:@/-]*\w) )?(?P<tag>[^\s:\[\]]+)(?:\[\d+\])?: ?")
+_HOST_AND_TAG = re.compile(  # busybox and OpenWrt add `kern.warn`
+    r" +(?:(?!kern\.)(?P<host>[\w.:@/-]*\w) )?(?:(?:kern|user|daemon)\.[a-z]+ )?(?P<tag>[^\s:\[\]]+)(?:\[\d+\])?: ?")
 _PROGRAM = re.compile(r"(?P<tag>[\w.@-]+)\[\d+\]: ")
-_UPTIME = re.compile(r"\s*(?:\[\s*)?(?P<seconds>\d+\.\d{6})(?: *< *[\d.]+>)?\] ?")
+_UPTIME = re.compile(
+    r"\s*(?:\[\s*(?P<seconds>\d+\.\d{1,9})(?: *< *[\d.]+>)?|(?P<headless>\d+\.\d{6}))\] ?"  # its `[` lost
+)
 _BRACKETED_DATE = re.compile(r"\s*\[(?P<date>[^\[\]]{0,40}\d{1,2}:\d{2}[^\[\]]{0,40}| *\+ *\d+\.\d+)\]:? ?")
 _CALLER = re.compile(r" ?\[ *(?P<caller>[TC]\d+)\] ?")
 _KERNEL_TAG = re.compile(r"(?:(?P<host>[\w.:@/-]*\w) )?kernel: ?")
@@ -45,6 +49,13 @@ _WRAPPER = re.compile(  # CRI's log files, klog, `kubectl describe node` and `ku
     r"|(?:\S+\s+){1,2}Warning\s+OOMKilling\s+node/\S+\s+"
 )
 _NEWLINE = re.compile(r"#012|\\n")
+_OUTER = re.compile(  # before a dressing: an indent, grep's `kern.log:` or `kern.log-12-`, a date that was left out
+    r"\s+(?=\S)|\S{1,200}?[:-](?=[A-Z][a-z]{2} [ \d]\d \d\d:|\d{4}-\d\d-\d\d[T ]|\[ *\d+\.\d+\])"
+    r"|[^\n\[]{1,80}? (?=kernel: ?\[ *\d+\.\d+\])"
+)
+_QUOTED = re.compile(r"(?:> ?)+")
+_MAIL_COLUMNS = 70
+"""Mailers fill a line up to 72 columns or more: a shorter one ended there by itself."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,13 +88,21 @@ class LogLine:
 
 def strip_dressing(line: str) -> LogLine:
     """Take the usual dressings off one line: dmesg (any time format, any language), syslog, journal."""
+    found = _strip(line)
+    if not found.dressed and (match := _OUTER.match(line)):
+        inner = _strip(line[match.end() :])
+        return inner if inner.dressed else found
+    return found
+
+
+def _strip(line: str) -> LogLine:
     if match := _KERN_LOG.match(line):
         date, host, seconds, us = match.groups()
         return LogLine(line[match.end() :].rstrip("\r\n"), int(seconds + us) * 1000, date, "kernel", None, host)
     if line.startswith("{"):
         return _json(line)
     if (line[0:1] in "IWEF" or " std" in line or "OOMKilling" in line) and (match := _WRAPPER.match(line)):
-        inner = strip_dressing(line[match.end() :])
+        inner = _strip(line[match.end() :])
         return replace(inner, time_text=inner.time_text or match["date"] or "", source=inner.source or "kernel")
     rest = _PRIORITY.sub("", line.rstrip("\r\n"), count=1) if line.startswith("<") else line.rstrip("\r\n")
     source = time_text = caller = host = None
@@ -97,13 +116,19 @@ def strip_dressing(line: str) -> LogLine:
             rest = rest.removeprefix(" ")
         elif match := _HOST_AND_TAG.match(rest):
             source, host, rest = match["tag"], match["host"], rest[match.end() :]
+        else:
+            rest = rest.lstrip(" ")
     elif match := _BRACKETED_DATE.match(rest):
         time_text, rest = match["date"], rest[match.end() :]
     elif match := _PROGRAM.match(rest):
         source, rest = match["tag"], rest[match.end() :]
+    elif rest.startswith("kernel: "):
+        source, rest = "kernel", rest[8:]
     if source in (None, "kernel") and (match := _UPTIME.match(rest)):
-        time_ns = int(match["seconds"].replace(".", "")) * 1000
-        time_text, rest = time_text or match["seconds"], rest[match.end() :]
+        uptime = match["seconds"] or match["headless"]
+        seconds, _, fraction = uptime.partition(".")
+        time_ns = int(seconds + fraction.ljust(9, "0"))
+        time_text, rest = time_text or uptime, rest[match.end() :]
     if time_text is not None and source in (None, "kernel"):
         if match := _CALLER.match(rest):
             caller, rest = match["caller"], rest[match.end() :]
@@ -148,16 +173,16 @@ def undress(lines: Iterable[str]) -> Iterator[LogLine]:
     """The messages of a log as people paste it.
 
     A line without dressing after one with it belongs to that one: indented it is a further line of the same
-    record, else the terminal wrapped it. A line that is only "..." comes through: a part is missing.
+    record, else the terminal or the mailer wrapped it. A line that is only "..." comes through: a part is missing.
     """
     pending: LogLine | None = None
-    columns = 0
-    for text in _unfold(lines):
+    before = ""
+    for text, is_quoted in _unfold(lines):
         line = strip_dressing(text)
         joined = None
         if pending is not None and not line.dressed and text.strip() not in ("", *ELLIPSES):
-            joined = _join(pending, text, wrapped=columns >= _WRAP_COLUMNS)
-        columns = len(text)
+            joined = _join(pending, text, _glue(before, text, is_quoted))
+        before = text
         if joined is not None:
             pending = joined
             continue
@@ -170,24 +195,34 @@ def undress(lines: Iterable[str]) -> Iterator[LogLine]:
         yield pending
 
 
-def _join(line: LogLine, text: str, wrapped: bool) -> LogLine | None:
+def _join(line: LogLine, text: str, glue: str | None) -> LogLine | None:
     if text[0].isspace():
         return replace(line, message=f"{line.message}\n{text.strip()}")
-    return replace(line, message=line.message + text) if wrapped else None
+    if glue is None:
+        return None
+    return replace(line, message=(line.message.rstrip(" ") if glue else line.message) + glue + text)
 
 
-def _unfold(lines: Iterable[str]) -> Iterator[str]:
-    r"""Physical lines, with `#012` and literal `\n` undone."""
+def _glue(before: str, text: str, is_quoted: bool) -> str | None:
+    """What was between two parts of a line that was wrapped; None: it was not."""
+    if is_quoted:  # mailers break at a blank, and it is gone or doubled
+        word = len(text.split(" ", 1)[0])
+        return " " if before.endswith(" ") or len(before) + 1 + word > _MAIL_COLUMNS else None
+    return "" if len(before) >= _WRAP_COLUMNS else None
+
+
+def _unfold(lines: Iterable[str]) -> Iterator[tuple[str, bool]]:
+    r"""Physical lines, with `#012` and literal `\n` undone, and whether they were quoted in a mail."""
     for raw in lines:
         text = raw.rstrip("\r\n")
-        if text.startswith("{"):
-            yield text
-            continue
-        if "#012" not in text and "\\n" not in text:
-            yield text
+        is_quoted = text.startswith(">")
+        if is_quoted:
+            text = _QUOTED.sub("", text, count=1)
+        if text.startswith("{") or ("#012" not in text and "\\n" not in text):
+            yield text, is_quoted
             continue
         first, *more = _NEWLINE.split(text)
         if any(strip_dressing(part).dressed for part in more):
-            yield from (first, *more)  # a whole log in one string
+            yield from ((part, is_quoted) for part in (first, *more))  # a whole log in one string
         else:
-            yield "\n".join((first, *more))
+            yield "\n".join((first, *more)), is_quoted

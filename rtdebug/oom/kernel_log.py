@@ -96,7 +96,7 @@ class OomLogReader:
 
     def _take(self, line: LogLine) -> None:
         message = line.message
-        cut = message.endswith(ELLIPSES) and not PATTERNS["unkillable"].match(message)
+        cut = message.endswith(ELLIPSES) and not message.endswith("no killable processes...")
         if cut:
             message = before_cut(message)
             line = replace(line, message=message)
@@ -175,6 +175,8 @@ class OomLogReader:
         if episode and episode.trigger and (cut or episode.trigger.comm == comm):
             episode.trigger = replace(episode.trigger, tid=tid)
             return episode
+        if episode := self._newest(line.caller, lambda e: e.panicked):
+            return episode  # a panic has a stack of its own
         # Every stack dump begins so; the stack that follows says whether this one is of an OOM.
         self._cpu_line = line, Trigger(comm, tid, None, None, None)
         return None
@@ -196,6 +198,12 @@ class OomLogReader:
     def _on_task_in(self, match: re.Match[str], line: LogLine, cut: bool) -> OomDraft:
         episode = self._dumping(line, lambda e: e.oom_memcg is None) or self._start(line)
         episode.task_memcg, episode.oom_memcg = match["task"], None if cut else match["oom"]
+        episode.constraint = "memcg"
+        return episode
+
+    def _on_reached(self, match: re.Match[str], line: LogLine, cut: bool) -> OomDraft:
+        episode = self._dumping(line, lambda e: e.oom_memcg is None) or self._start(line)
+        episode.oom_memcg = None if cut else match["oom"]
         episode.constraint = "memcg"
         return episode
 
@@ -285,7 +293,17 @@ class OomLogReader:
     def _on_unkillable(self, match: re.Match[str], line: LogLine, cut: bool) -> OomDraft:
         episode = self._dumping(line) or self._start(line)
         episode.unkillable = True
-        episode.scope = match["scope"]
+        if match["scope"] != "Out":  # which newer kernels print for a cgroup too
+            episode.scope = match["scope"]
+        return episode
+
+    def _on_panic(self, match: re.Match[str], line: LogLine, cut: bool) -> OomDraft:
+        episode = (
+            self._newest(line.caller, lambda e: e.unkillable) or self._dumping(line) or self._start(line)
+        )
+        episode.panicked = True
+        if match["how"] != "compulsory":  # panic_on_oom=2, which is for cgroups too
+            episode.scope = "Out"
         return episode
 
     def _on_group(self, match: re.Match[str], line: LogLine, cut: bool) -> OomDraft:
@@ -332,9 +350,11 @@ class OomLogReader:
         "killed": _on_killed,
         "skipped": _on_skipped,
         "unkillable": _on_unkillable,
+        "panic": _on_panic,
         "group": _on_group,
         "reaped": _on_reaped,
         "task_in": _on_task_in,
+        "reached": _on_reached,
         "counter": _on_counter,
         "stats": _on_stats,
         "table": _on_table,

@@ -1,6 +1,6 @@
 """The single lines the kernel prints about an OOM kill: their patterns, and what each holds.
 
-The forms are those of Linux 2.6.32 to 6.18, from mm/oom_kill.c and mm/memcontrol*.c.
+The forms are those of Linux 2.6.24 to 6.18, from mm/oom_kill.c and mm/memcontrol*.c.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _UNLIMITED_KB_32BIT = ((1 << 31) - 1) * 4
 
 # A comm may hold anything but NUL, also newlines: hence DOTALL where there is one.
 _COMM = r"(?P<comm>.{0,64}?)"
-_OUT = r"(?P<scope>Memory cgroup out|Out) of memory(?: \([a-z_]*\))?"
+_OUT = r"(?P<scope>Memory cgroup out|Out) of [Mm]emory(?: \([a-z_]*\))?"
 PATTERNS: dict[str, re.Pattern[str]] = {
     "trigger": re.compile(
         rf"{_COMM} invoked oom-killer:(?: gfp_?mask=(?P<gfp>0x[0-9a-fA-F]+(?:\([^)\n]*\))?))?"
@@ -34,14 +34,19 @@ PATTERNS: dict[str, re.Pattern[str]] = {
     ),
     "summary": re.compile(r"oom-kill:constraint=(?P<constraint>CONSTRAINT_\w+)(?P<rest>.*)", re.DOTALL),
     "selected": re.compile(
-        rf"{_OUT}: Kill process (?P<pid>\d+),?(?: \((?P<comm>.*)\))? score (?P<score>\d+)", re.DOTALL
+        rf"{_OUT}: [Kk]ill process (?P<pid>\d+),?(?: \((?P<comm>.*)\))? score (?P<score>\d+)", re.DOTALL
     ),
     "killed": re.compile(rf"(?:{_OUT}: )?Killed process (?P<pid>\d+)(?P<rest>(?:\D.*)?)", re.DOTALL),
     "skipped": re.compile(rf"(?:{_OUT}: )?OOM victim (?P<pid>\d+) \(.*\) is already exiting", re.DOTALL),
     "unkillable": re.compile(rf"{_OUT} and no killable processes"),
+    "panic": re.compile(
+        r"Kernel panic - not syncing: (?:Out of memory(?:: (?P<how>\S+) panic_on_oom is enabled| and no killable)"
+        r"|System is deadlocked on memory)"
+    ),
     "group": re.compile(r"Tasks in (?P<path>.+) are going to be killed due to memory\.oom\.group set"),
     "reaped": re.compile(r"oom_reaper: reaped process (?P<pid>\d+) \((?P<comm>.*)\)(?:, now (?P<rest>.*))?", re.DOTALL),
     "task_in": re.compile(r"Task in (?P<task>.+) killed as a result of limit of (?P<oom>.+)"),
+    "reached": re.compile(r"Memory limit reached of cgroup (?P<oom>.+)"),
     "counter": re.compile(
         r"(?P<name>memory\+swap|memory|kmem|swap): usage (?P<usage>\d+)kB, limit (?P<limit>\d+)kB,"
         r" failcnt (?P<failcnt>\d+)"
@@ -57,28 +62,33 @@ PATTERNS: dict[str, re.Pattern[str]] = {
         re.DOTALL,
     ),
     "cpuset": re.compile(rf"{_COMM} cpuset=(?P<cpuset>.*) mems_allowed=(?P<mems>[\d,-]+)$", re.DOTALL),
-    "stack": re.compile(
-        r"\s*(?:\[<?[0-9a-f]+>?\] )*(?:dump_header|oom_kill_process|(?:mem_cgroup_)?out_of_memory)[.\w]*\+0x"
+    "stack": re.compile(  # on arm: `dump_header from oom_kill_process+0x23c/0x248`
+        r"\s*\(?(?:\[<?[0-9a-f]+>?\] )*\(?(?:dump_header|oom_kill_process|(?:mem_cgroup_)?out_of_memory)[.\w]*"
+        r"(?:\+0x|\)? from )"
     ),
     "suppressed": re.compile(r"oom_kill_process: (?P<count>\d+) callbacks suppressed"),
     "sysrq": re.compile(r"[Ss]ys[Rr]q ?: Manual OOM execution"),
     "slab": re.compile(r"\s*cache: [^(\n]*\(\d+:(?P<memcg>[^\n]+)\), object size"),
     "stat": re.compile(r"(?P<key>[a-z][a-z0-9_]*) (?P<value>\d+)$"),
     "mem_info": re.compile(
-        r"\s*(?P<pages>(?:active_anon|active_file|unevictable|slab_reclaimable|mapped|free):\d+(?: [a-z_()]+:\d+)*)\s*$"
+        r"\s*(?P<pages>(?:active_anon|active_file|inactive_file|unevictable|slab_reclaimable|mapped|free|free_cma"
+        r"|sec_pagetables|kernel_misc_reclaimable):\d+(?: [a-z_()]+:\d+)*)\s*$"
     ),
-    "zone": re.compile(r"Node (?P<node>\d+) (?P<zone>\w+) free:(?P<free>\d+)kB (?:boost:\d+kB )?min:(?P<min>\d+)kB "),
-    "ram": re.compile(r"(?P<ram_pages>\d+) pages RAM"),
-    "reserved": re.compile(r"(?P<reserved_pages>\d+) pages reserved$"),
+    "zone": re.compile(
+        r"(?:Node (?P<node>\d+) )?(?P<zone>\w+) free:(?P<free>\d+)kB (?:boost:\d+kB )?min:(?P<min>\d+)kB "
+    ),
+    "ram": re.compile(r"(?P<ram_pages>\d+) pages (?:of )?RAM"),
+    "reserved": re.compile(r"(?P<reserved_pages>\d+) (?:pages reserved|reserved pages)$"),
     "host_swap": re.compile(r"(?P<which>Free|Total) swap\s*= (?P<kb>\d+)kB"),
 }
 SYSTEMD_UNIT = re.compile(r"(?P<unit>[^\s:]+\.(?:service|scope)): A process of this unit has been killed by the OOM")
 WITH_COMM = ("trigger", "summary", "selected", "killed", "skipped", "reaped", "row", "cpu", "cpuset")
 _STARTS = {
     **dict.fromkeys(("selected", "skipped", "unkillable"), "MO"),
-    "killed": "MOK", "summary": "o", "reaped": "o", "suppressed": "o", "group": "T", "task_in": "T",
-    "counter": "mks", "stats": "M", "table": "[", "row": "[", "cpu": "CUP", "stack": " \t[dom", "sysrq": "Ss",
-    "slab": " \tc", "stat": string.ascii_lowercase, "mem_info": " \taufsm", "zone": "N", "host_swap": "FT",
+    "killed": "MOK", "panic": "K", "reached": "M", "summary": "o", "reaped": "o", "suppressed": "o", "group": "T",
+    "task_in": "T", "counter": "mks", "stats": "M", "table": "[", "row": "[", "cpu": "CUP", "stack": " \t[(dom",
+    "sysrq": "Ss", "slab": " \tc", "stat": string.ascii_lowercase, "mem_info": " \taufsmik",
+    "zone": "NDHM", "host_swap": "FT",
     **dict.fromkeys(("ram", "reserved"), string.digits),
 }
 """With what characters a line of each kind may begin: most lines are of none, and there are many of them."""
@@ -161,7 +171,7 @@ def parse_killed(pid: int, rest: str) -> Victim:
         pid=pid,
         comm=name["comm"] if opening and name else None,
         uid=int(uid[1]) if uid else None,
-        total_vm_bytes=kb.get("total-vm"),
+        total_vm_bytes=kb.get("total-vm", kb.get("vsz")),
         anon_rss_bytes=kb.get("anon-rss"),
         file_rss_bytes=kb.get("file-rss"),
         shmem_rss_bytes=kb.get("shmem-rss"),
@@ -176,7 +186,8 @@ def parse_summary(rest: str) -> dict[str, str]:
     ids = re.search(r",pid=(?P<pid>\d+),uid=(?P<uid>\d+)\s*$", rest)
     if ids is None:
         parts = _SUMMARY_PART.split(rest)[1:-1]
-        return dict(part.split("=", 1) for part in parts if "=" in part)
+        found = dict(part.split("=", 1) for part in parts if "=" in part)
+        return {key: value for key, value in found.items() if key not in ("pid", "uid") or value.isdecimal()}
     head, _, task = rest[: ids.start()].rpartition(",task=")
     head, _, task_memcg = head.partition(",task_memcg=")
     head, _, oom_memcg = head.partition(",oom_memcg=")
@@ -193,7 +204,8 @@ def add_host(host: HostMemory, match: re.Match[str]) -> HostMemory:
         pairs = (pair.split(":") for pair in found["pages"].split())
         return replace(host, pages={**host.pages, **{key: int(value) for key, value in pairs}})
     if "zone" in found:
-        zone = Zone(int(found["node"]), found["zone"], int(found["free"]) * 1024, int(found["min"]) * 1024)
+        node = None if found["node"] is None else int(found["node"])
+        zone = Zone(node, found["zone"], int(found["free"]) * 1024, int(found["min"]) * 1024)
         return host if len(host.zones) >= _ZONES_AT_MOST else replace(host, zones=(*host.zones, zone))
     if "which" in found:
         kib = int(found["kb"]) * 1024

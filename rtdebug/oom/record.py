@@ -115,7 +115,8 @@ class TaskRow:
 class Zone:
     """One zone of a NUMA node: below `min_bytes` only the kernel's own emergencies may take from it."""
 
-    node: int
+    node: int | None
+    """None: a kernel without NUMA prints none."""
     name: str
     free_bytes: int
     min_bytes: int
@@ -175,6 +176,8 @@ class OomRecord:
     group_memcg: str | None
     """`Tasks in PATH are going to be killed due to memory.oom.group set`."""
     no_killable_process: bool
+    panicked: bool
+    """The kernel panicked instead (vm.panic_on_oom, or nobody was left to kill)."""
     memory: MemoryCounter | None
     memory_swap: MemoryCounter | None
     kmem: MemoryCounter | None
@@ -193,9 +196,14 @@ class OomRecord:
     """Lines end in an ellipsis, rows are half, parts were left out."""
 
     @property
+    def nobody_killed(self) -> bool:
+        """The kernel says that it ended otherwise."""
+        return self.no_killable_process or self.panicked
+
+    @property
     def complete(self) -> bool:
         """The kill, its victim and the cgroup that was short are all known, and the text is not cut."""
-        victim_known = self.no_killable_process or any(victim.comm is not None for victim in self.victims)
+        victim_known = self.nobody_killed or any(victim.comm is not None for victim in self.victims)
         cgroup_known = self.constraint not in (None, "memcg") or (
             self.constraint == "memcg" and self.oom_memcg is not None
         )
@@ -212,7 +220,7 @@ class OomRecord:
             "usage and limit": by_limit and self.memory is None,
             "memory.stat": by_limit and not self.memory_stat,
             "task table": not self.tasks and not self.no_killable_process,
-            "kill line": not self.victims and not self.no_killable_process,
+            "kill line": not self.victims and not self.nobody_killed,
         }
         return tuple(name for name, is_absent in absent.items() if is_absent)
 

@@ -88,6 +88,7 @@ def _processes(record: OomRecord) -> dict[str, Value]:
         "group_memcg": record.group_memcg,
         "skipped_pids": list(record.skipped_pids),
         "no_killable_process": record.no_killable_process,
+        "panicked": record.panicked,
         "reaped": [asdict(reaped) for reaped in record.reaped],
         "tasks": [_task(row, record.page_size_bytes) for row in record.tasks],
     }

@@ -93,11 +93,17 @@ def _killed(episode: OomEpisode, width: int) -> Iterator[str]:
     record = episode.record
     killed = killed_of(record)
     if not killed:
-        yield "nobody: no process could be killed" if record.no_killable_process else "not in the log"
+        yield _nobody(record)
     for victim in killed[:_KILLED_SHOWN]:
         yield from wrap(_victim(record, victim), width)
     if len(killed) > _KILLED_SHOWN:
         yield f"and {len(killed) - _KILLED_SHOWN} more"
+
+
+def _nobody(record: OomRecord) -> str:
+    if record.panicked:
+        return "nobody: the kernel panicked"
+    return "nobody: no process could be killed" if record.no_killable_process else "not in the log"
 
 
 def _victim(record: OomRecord, victim: Victim) -> str:

@@ -90,7 +90,7 @@ def _killed(episode: OomEpisode) -> str:
     record = episode.record
     killed = killed_of(record)
     if not killed:
-        return "nobody" if record.no_killable_process else UNKNOWN
+        return "nobody" if record.nobody_killed else UNKNOWN
     more = f" and {len(killed) - 1} more" if len(killed) > 1 else ""
     return f"{killed[0].comm or UNKNOWN} ({killed[0].pid}){more}"
 

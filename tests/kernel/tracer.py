@@ -16,7 +16,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,7 +26,7 @@ from tests.kernel import leftovers
 
 ROOT = Path(__file__).parent.parent.parent
 RTDEBUG = (sys.executable, "-m", "rtdebug")
-PATIENCE_S = 20
+PATIENCE_S = 30
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,9 +95,19 @@ def loaded_programs() -> set[int]:
 
 
 class Trace:
-    """A running `rtdebug trace`, attached when the constructor returns. In a `with` block it never stays."""
+    """A running `rtdebug trace`, attached when the constructor returns. In a `with` block it never stays.
 
-    def __init__(self, *arguments: object, attached: bool = True, **options: Any) -> None:
+    `wrap` is a command that starts another; `command` one of rtdebug that traces by another name.
+    """
+
+    def __init__(
+        self,
+        *arguments: object,
+        attached: bool = True,
+        wrap: Sequence[str] = (),
+        command: str = "trace",
+        **options: Any,
+    ) -> None:
         self._files = ExitStack()
         files = (tempfile.TemporaryFile(), tempfile.TemporaryFile())  # noqa: SIM115 - __exit__ does
         self._stdout, self._stderr = map(self._files.enter_context, files)
@@ -105,8 +115,8 @@ class Trace:
         options.setdefault("stdout", self._stdout)
         options.setdefault("cwd", "/")
         options.setdefault("stdin", subprocess.DEVNULL)
-        command = [*RTDEBUG, "trace", *map(str, arguments)]
-        self.process = subprocess.Popen(command, stderr=self._stderr, **options)
+        words = [*wrap, *RTDEBUG, command, *map(str, arguments)]
+        self.process = subprocess.Popen(words, stderr=self._stderr, **options)
         self.pid = self.process.pid
         if attached:
             try:
@@ -133,9 +143,10 @@ class Trace:
         size = os.fstat(self._stderr.fileno()).st_size
         return os.pread(self._stderr.fileno(), size, 0).decode(errors="backslashreplace")
 
-    def stdout(self) -> bytes:
-        """What it showed so far."""
-        return os.pread(self._stdout.fileno(), os.fstat(self._stdout.fileno()).st_size, 0)
+    def stdout(self, offset: int = 0) -> bytes:
+        """What it showed so far, from `offset` on."""
+        size = os.fstat(self._stdout.fileno()).st_size
+        return os.pread(self._stdout.fileno(), size - offset, offset)
 
     def wait_for(self, text: str) -> None:
         """Wait until it says `text` on standard error."""

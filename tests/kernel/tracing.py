@@ -15,18 +15,18 @@ import os
 import signal
 import subprocess
 import sys
-import threading
-import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import IO, Any, Self
+from typing import Any, Self, TypeVar
 
+from tests.kernel import tracer
+from tests.kernel.tracer import PATIENCE_S, ROOT, wait_until
 from tests.kernel.workload import Workload, memory_mount
 
-ROOT = Path(__file__).parent.parent.parent
 PAGE = os.sysconf("SC_PAGE_SIZE")
-PATIENCE_S = 30
+T = TypeVar("T")
 
 Event = dict[str, Any]
 
@@ -79,45 +79,27 @@ class Trace:
         environment: Mapping[str, str] | None = None,
         command: str = "trace",
     ) -> None:
-        self._command = [*wrap, sys.executable, "-m", "rtdebug", command, *map(str, arguments), "-o", "json"]
-        self._environment = {**os.environ, **(environment or {})}
+        more = {**os.environ, **(environment or {})}
+        self._start = partial(
+            tracer.Trace, *arguments, "-o", "json", wrap=wrap, command=command, cwd=ROOT, env=more
+        )
         self._events: list[Event] = []
-        self._stderr: list[str] = []
-        self._news = threading.Condition()
+        self._heard_bytes = 0
         self._result: Traced | None = None
 
     def __enter__(self) -> Self:
-        self._process = subprocess.Popen(
-            self._command,
-            cwd=ROOT,
-            env=self._environment,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        self._readers = [
-            self._read(self._process.stdout, lambda line: self._events.append(json.loads(line))),
-            self._read(self._process.stderr, lambda line: self._stderr.append(line.rstrip("\n"))),
-        ]
-        try:
-            self._wait(lambda: any(line.startswith("Tracing") for line in self._stderr), "its first line")
-        except BaseException:
-            self._kill()
-            raise
+        self._trace = self._start()
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        try:
+        with self._trace:
             if kind is None:
                 self.stop()
-        finally:
-            self._kill()
 
     @property
     def pid(self) -> int:
         """Of the tracing process."""
-        return self._process.pid
+        return self._trace.pid
 
     @property
     def result(self) -> Traced:
@@ -127,72 +109,56 @@ class Trace:
 
     def stop(self) -> Traced:
         """End it as Ctrl-C does, and return what it said."""
-        if self._result is None and self._process.poll() is None:
-            self._process.send_signal(signal.SIGINT)
+        if self._result is None and self._trace.process.poll() is None:
+            self._trace.process.send_signal(signal.SIGINT)
         return self.finish()
 
     def finish(self) -> Traced:
         """Wait until it ends by itself, and return what it said."""
         if self._result is None:
-            self._process.wait(PATIENCE_S)
-            for reader in self._readers:
-                reader.join(PATIENCE_S)
-            ends = [event for event in self._events if event["event"] == "summary"]
+            ended = self._trace.wait(PATIENCE_S)
+            events = self._hear()
+            ends = [event for event in events if event["event"] == "summary"]
             assert len(ends) <= 1, ends
-            assert not ends or self._events[-1] is ends[0], "something came after the summary"
+            assert not ends or events[-1] is ends[0], "something came after the summary"
             self._result = Traced(
-                self._process.returncode,
-                tuple(event for event in self._events if event["event"] != "summary"),
+                ended.returncode,
+                tuple(event for event in events if event["event"] != "summary"),
                 ends[0] if ends else None,
-                tuple(self._stderr),
+                tuple(ended.stderr.splitlines()),
             )
         return self._result
 
     def wait_for(self, name: str, **fields: object) -> Event:
         """Wait for an event while the trace runs, and return the first of its kind."""
-
-        def found() -> list[Event]:
-            return [event for event in self._events if event["event"] == name and _has(event, fields)]
-
-        self._wait(lambda: bool(found()), f"{name} {fields}")
-        return found()[0]
+        return self._wait(lambda: self._first(name, fields), f"{name} {fields}")
 
     def wait_for_notice(self, part: str) -> str:
         """Wait for a line on standard error that holds `part`."""
-        self._wait(lambda: any(part in line for line in self._stderr), f"a notice with {part!r}")
-        return next(line for line in self._stderr if part in line)
 
-    def _wait(self, condition: Callable[[], bool], what: str) -> None:
-        deadline = time.monotonic() + PATIENCE_S
-        with self._news:
-            while not condition():
-                left = deadline - time.monotonic()
-                dead = not any(reader.is_alive() for reader in self._readers)
-                assert left > 0 and not dead, f"no {what} of {self._command}: {self._stderr} {self._events}"
-                self._news.wait(min(left, 0.2))
+        def found() -> str | None:
+            return next((line for line in self._trace.stderr().splitlines() if part in line), None)
 
-    def _read(self, stream: IO[str] | None, take: Callable[[str], None]) -> threading.Thread:
-        assert stream is not None
+        return self._wait(found, f"a notice with {part!r}")
 
-        def read() -> None:
-            for line in stream:
-                with self._news:
-                    take(line)
-                    self._news.notify_all()
+    def _first(self, name: str, fields: Mapping[str, object]) -> Event | None:
+        return next((event for event in self._hear() if event["event"] == name and _has(event, fields)), None)
 
-        thread = threading.Thread(target=read, daemon=True)
-        thread.start()
-        return thread
+    def _hear(self) -> list[Event]:
+        """All events up to now."""
+        *lines, _ = self._trace.stdout(self._heard_bytes).split(b"\n")
+        self._heard_bytes += sum(len(line) + 1 for line in lines)
+        self._events += map(json.loads, lines)
+        return self._events
 
-    def _kill(self) -> None:
-        if self._process.poll() is None:
-            self._process.kill()
-        self._process.wait()
-        for reader in self._readers:
-            reader.join(PATIENCE_S)
-        for stream in (self._process.stdout, self._process.stderr):
-            assert stream is not None
-            stream.close()
+    def _wait(self, answer: Callable[[], T | None], what: str) -> T:
+        def answered() -> T | None:
+            dead = self._trace.process.poll() is not None
+            found = answer()
+            assert found or not dead, f"no {what}: it ended, {self._trace.stderr()} {self._events}"
+            return found
+
+        return wait_until(answered, what)
 
 
 _PREAMBLE = """
@@ -312,11 +278,3 @@ def script_traced(
         said = script.hear()
         status = script.finish()
     return trace.result, said, status
-
-
-def wait_until(condition: Callable[[], bool], what: str, patience_s: float = PATIENCE_S) -> None:
-    """Wait for a condition; fails when it does not come."""
-    deadline = time.monotonic() + patience_s
-    while not condition():
-        assert time.monotonic() < deadline, f"waited in vain: {what}"
-        time.sleep(0.01)

@@ -45,6 +45,21 @@ MESSAGE = "memory: usage 8192kB, limit 8192kB, failcnt 23"
         pytest.param(
             "[  271.641879] edge-7 kernel: ", "kernel", 271641879000, None, id="journal short-monotonic"
         ),
+        pytest.param("kernel: ", "kernel", None, None, id="the date left out"),
+        pytest.param("kernel: [  271.641879] ", "kernel", 271641879000, None, id="the date left out, uptime"),
+        pytest.param("... kernel: [  271.641879] ", "kernel", 271641879000, None, id="the date as dots"),
+        pytest.param("11/03/25 10h16 edge-7 kernel: [  271.641879] ", "kernel", 271641879000, None, id="any date"),
+        pytest.param("[  271.641] ", None, 271641000000, None, id="to the millisecond"),
+        pytest.param("Mar 11 10:16:36 edge-7 kern.warn kernel: ", "kernel", None, None, id="busybox"),
+        pytest.param(
+            "Tue Mar 11 10:16:36 2025 kern.info kernel: [  271.641879] ", "kernel", 271641879000, None, id="OpenWrt"
+        ),
+        pytest.param("Mar 11 10:16:36 fe80::1 kernel: ", "kernel", None, None, id="an address as host"),
+        pytest.param("/var/log/kern.log:Mar 11 10:16:36 edge-7 kernel: ", "kernel", None, None, id="grep -r"),
+        pytest.param("kern.log.1-70-[  271.641879] ", None, 271641879000, None, id="grep -n -A"),
+        pytest.param("    Mar 11 10:16:36 edge-7 kernel: ", "kernel", None, None, id="indented"),
+        pytest.param("\tkern  :warn  : [  271.641879] ", "kernel", 271641879000, None, id="indented, dmesg -x"),
+        pytest.param("x.log:Mar 11 10:16:36 edge-7 sshd[7]: ", "sshd", None, None, id="another program, grep"),
         pytest.param("Mar 11 10:16:36 edge-7 systemd[1]: ", "systemd", None, None, id="another program"),
         pytest.param("oomd[640]: ", "oomd", None, None, id="another program, no date"),
     ],
@@ -99,6 +114,22 @@ def test_terminal_wraps_are_undone_only_at_a_full_line():
     long = "[1.000001] " + "a" * 80
     assert messages(f"{long}\nbcd\n[1.000002] x") == ["a" * 80 + "bcd", "x"]
     assert messages("[1.000001] short\nbcd\n[1.000002] x") == ["short", "bcd", "x"]
+
+
+def test_what_a_mail_quotes():
+    assert messages("> [1.000001] a\n> > [1.000002] b\n>> [1.000003] c") == ["a", "b", "c"]
+    assert messages(">     memory: usage 8kB") == ["memory: usage 8kB"]
+    assert messages("> [1.000001] anon 5\n>            file 7\n> [1.000002] x") == ["anon 5\nfile 7", "x"]
+
+
+def test_what_a_mailer_wrapped():
+    flowed = "> [1.000001] a invoked oom-killer: gfp_mask=0xd0,  \n> order=0, oom_score_adj=0\n> [1.000002] x"
+    assert messages(flowed) == ["a invoked oom-killer: gfp_mask=0xd0, order=0, oom_score_adj=0", "x"]
+    full = "> [1.000001] Killed process 71 (worker) " + "b" * 30
+    assert messages(f"{full}\n> anon-rss:17kB\n> [1.000002] x") == [f"{full[13:]} anon-rss:17kB".strip(), "x"]
+    assert messages("> [1.000001] short\n> comment of somebody\n> [1.000002] x") == [
+        *("short", "comment of somebody", "x"),
+    ]
 
 
 def test_escaped_newlines():

@@ -257,6 +257,104 @@ def test_stack_of_something_else_is_no_oom():
 
 
 @pytest.mark.parametrize(
+    "frame",
+    [
+        " dump_header+0x43/0x1c0",
+        " [<ffffffff81641d2e>] dump_header+0x8e/0x214",
+        "[c000000003d8b9c0] [c0000000003f2b90] dump_header+0x54/0x330",
+        "([<00000000002ab1f2>] dump_header+0x92/0x1f0)",
+        " dump_header from oom_kill_process+0x23c/0x248",
+        "[<c01f58cc>] (dump_header) from [<c01b2be0>] (oom_kill_process+0x448/0x4cc)",
+    ],
+)
+def test_the_stack_of_an_oom_names_its_trigger(frame):
+    lines = ["CPU: 0 PID: 23 Comm: a Not tainted 6.1", "Call Trace:", frame, kill_line(29)]
+    (record,) = read_oom_log(lines)
+    assert (record.trigger.comm, record.trigger.tid) == ("a", 23)
+
+
+def test_a_garbled_pid_is_no_pid():
+    (record,) = read_oom_log([summary_line(23).replace("pid=23", "pid=:23")])
+    assert record.chosen is None
+    assert record.cut
+
+
+def test_kernels_of_before_2_6_36():
+    text = """\
+burner invoked oom-killer: gfp_mask=0x1201d2, order=0, oomkilladj=3
+Pid: 2311, comm: burner Not tainted 2.6.25
+ [<c0170c07>] out_of_memory+0x167/0x1a0
+ free:71023 slab:2311 mapped:811 pagetables:119 bounce:0
+Normal free:3607kB min:3719kB low:4649kB high:5581kB active:0kB inactive:0kB present:880879kB
+Total swap = 1863533kB
+262139 pages of RAM
+8209 reserved pages
+Out of memory: kill process 2309 (shell) score 907 or a child
+Killed process 2311 (burner) vsz:71023kB, anon-rss:61027kB, file-rss:173kB
+burner invoked oom-killer: gfp_mask=0x1201d2, order=0, oomkilladj=3
+Out of Memory: Killed process 2333 (burner).
+"""
+    first, second = read_oom_log(text.splitlines())
+    assert first.complete
+    assert first.constraint == "global"
+    assert (first.trigger.tid, first.selected.pid, first.selected.comm, first.selected.score) == (
+        *(2311, 2309, "shell", 907),
+    )
+    (victim,) = first.victims
+    assert (victim.pid, victim.comm, victim.total_vm_bytes) == (2311, "burner", 71023 * KIB)
+    assert (first.host.ram_pages, first.host.reserved_pages, first.host.free_pages) == (262139, 8209, 71023)
+    assert [(zone.node, zone.name, zone.min_bytes) for zone in first.host.zones] == [(None, "Normal", 3719 * KIB)]
+    assert (second.constraint, second.victims[0].comm) == ("global", "burner")
+
+
+def test_all_totals_of_mem_info():
+    lines = [trigger_line("a"), " mapped:1297 shmem:19541", " sec_pagetables:7 bounce:0", " kernel_misc_reclaimable:3"]
+    (record,) = read_oom_log(lines)
+    assert record.host.pages == {
+        "mapped": 1297,
+        "shmem": 19541,
+        "sec_pagetables": 7,
+        "bounce": 0,
+        "kernel_misc_reclaimable": 3,
+    }
+
+
+def test_nobody_eligible_in_a_cgroup():
+    lines = [trigger_line("a"), "Memory limit reached of cgroup /pool/x", "Out of memory and no killable processes..."]
+    (record,) = read_oom_log(lines)
+    assert (record.constraint, record.oom_memcg, record.task_memcg) == ("memcg", "/pool/x", None)
+    assert record.no_killable_process
+
+
+def test_nobody_eligible_does_not_say_where():
+    (record,) = read_oom_log([trigger_line("a"), "Out of memory and no killable processes..."])
+    assert record.constraint is None
+    assert record.no_killable_process
+
+
+@pytest.mark.parametrize(
+    ("reason", "constraint"),
+    [
+        ("Out of memory: system-wide panic_on_oom is enabled", "global"),
+        ("Out of memory: compulsory panic_on_oom is enabled", None),
+        ("Out of memory and no killable processes...", "global"),
+        ("System is deadlocked on memory", "global"),
+    ],
+)
+def test_a_panic_is_the_end_of_its_own_kill(reason, constraint):
+    cpu = "CPU: 3 PID: 8287 Comm: a Not tainted 4.19.0"
+    lines = [trigger_line("a"), cpu, f"Kernel panic - not syncing: {reason}", cpu, " out_of_memory+0x236/0x500"]
+    (record,) = read_oom_log(lines)
+    assert record.panicked
+    assert (record.constraint, record.complete) == (constraint, constraint is not None)
+    assert "kill line" not in record.missing
+
+
+def test_a_panic_of_something_else_is_no_oom():
+    assert read_oom_log(["Kernel panic - not syncing: Attempted to kill init!"]) == []
+
+
+@pytest.mark.parametrize(
     "comm", ["a invoked b", "x,pid=1,uid=2", "), total-vm:9kB", "a\nb", "\x1b[31m", "(sd-pam)"]
 )
 def test_hostile_names_stay_names(comm):
