@@ -37,20 +37,13 @@ def command(*arguments: object) -> list[str]:
     return [sys.executable, "-m", "rtdebug", "madvise", *map(str, arguments)]
 
 
+def try_to_apply(target: Target, advice: str, *more: str) -> subprocess.CompletedProcess[str]:
+    where = (f"pid:{target.pid}", "--pid", target.pid, "--mapping", hex(target.address))
+    return rtdebug("apply", *where, "--advice", advice, "-o", "json", *more)
+
+
 def apply(target: Target, advice: str, *more: str) -> dict[str, Any]:
-    done = rtdebug(
-        "apply",
-        f"pid:{target.pid}",
-        "--pid",
-        target.pid,
-        "--mapping",
-        hex(target.address),
-        "--advice",
-        advice,
-        "-o",
-        "json",
-        *more,
-    )
+    done = try_to_apply(target, advice, *more)
     assert done.returncode == 0, done.stderr
     found: dict[str, Any] = json.loads(done.stdout)
     return found
@@ -81,7 +74,13 @@ def test_cold_ages_it() -> None:
 
 
 def test_hugepage_is_given_by_the_process_itself_and_taken_back() -> None:
+    thp = read_thp()
+    assert thp
     with Target("borrowed", 4, LENGTH) as target:
+        if thp.enabled == "always":  # NOHUGEPAGE is another state than no advice then
+            refused = try_to_apply(target, "HUGEPAGE", "--for", "500ms")
+            assert (refused.returncode, "MADV_HUGEPAGE cannot be undone here" in refused.stderr) == (2, True)
+            apply(target, "NOHUGEPAGE")
         found = apply(target, "HUGEPAGE", "--for", "500ms")
         assert (found["way"], found["undo"]) == ("inject", "MADV_NOHUGEPAGE")
         assert "hg" in found["applied"]["after"]["vm_flags"]

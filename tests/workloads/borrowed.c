@@ -4,6 +4,7 @@
  * red zone until standard input ends, and compare each round with the first: a
  * register, a flag or a byte of the stack that somebody changed makes a round
  * differ. Counts its SIGRTMIN, of which none is ever merged with another.
+ * Its memory is of small pages, and may be of huge ones from then on.
  * Prints `memory address=...` first, `rounds count=... wrong=... signals=...` at the end.
  */
 #include "workload.h"
@@ -14,6 +15,7 @@
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
 
 static atomic_bool done;
 static atomic_ulong rounds, wrong, handled;
@@ -74,7 +76,12 @@ int main(int argc, char **argv)
 	memory = mmap(NULL, length, PROT_READ | PROT_WRITE, MAP_ANONYMOUS | MAP_PRIVATE, -1, 0);
 	if (memory == MAP_FAILED)
 		die("mmap");
+	/* small pages also where transparent_hugepage/enabled is `always`: what makes huge ones of them shows */
+	if (prctl(PR_SET_THP_DISABLE, 1, 0, 0, 0))
+		die("prctl");
 	memset(memory, 1, length);
+	if (prctl(PR_SET_THP_DISABLE, 0, 0, 0, 0))
+		die("prctl");
 	for (unsigned long i = 0; i < count; i++)
 		if (pthread_create(&threads[i], NULL, work, (void *)(i + 1)))
 			die("pthread_create");
