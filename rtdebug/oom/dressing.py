@@ -18,7 +18,7 @@ _WRAP_COLUMNS = 79
 """A terminal does not wrap a shorter line."""
 
 _FACILITY = re.compile(
-    r"(?P<facility>kern|user|mail|daemon|auth|syslog|lpr|news|uucp|cron|authpriv|ftp|local\d) *: ?"
+    r"(?P<facility>kern|user|mail|daemon|auth|syslog|lpr|news|uucp|cron|authpriv|ftp|local\d) *: *"
     r"(?:emerg|alert|crit|err|error|warn|warning|notice|info|debug) *: ?"
 )
 _PRIORITY = re.compile(r"<\d{1,3}>")
@@ -30,7 +30,7 @@ _SYSLOG_DATE = re.compile(
     r"|\d{9,11}\.\d{6})(?= )"  # journalctl -o short-unix
 )
 _HOST_AND_TAG = re.compile(  # busybox and OpenWrt add `kern.warn`
-    r" +(?:(?!kern\.)(?P<host>[\w.:@/-]*\w) )?(?:(?:kern|user|daemon)\.[a-z]+ )?(?P<tag>[^\s:\[\]]+)(?:\[\d+\])?: ?")
+    r" +(?:(?!kern\.)(?P<host>\S{0,255}[^\s:]) )?(?:(?:kern|user|daemon)\.[a-z]+ )?(?P<tag>[^\s:\[\]]+)(?:\[\d+\])?: ?")
 _PROGRAM = re.compile(r"(?P<tag>[\w.@-]+)\[\d+\]: ")
 _UPTIME = re.compile(
     r"\s*(?:\[\s*(?P<seconds>\d+\.\d{1,9})(?: *< *[\d.]+>)?|(?P<headless>\d+\.\d{6}))\] ?"  # its `[` lost
@@ -49,9 +49,10 @@ _WRAPPER = re.compile(  # CRI's log files, klog, `kubectl describe node` and `ku
     r"|(?:\S+\s+){1,2}Warning\s+OOMKilling\s+node/\S+\s+"
 )
 _NEWLINE = re.compile(r"#012|\\n")
-_OUTER = re.compile(  # before a dressing: an indent, grep's `kern.log:` or `kern.log-12-`, a date that was left out
-    r"\s+(?=\S)|\S{1,200}?[:-](?=[A-Z][a-z]{2} [ \d]\d \d\d:|\d{4}-\d\d-\d\d[T ]|\[ *\d+\.\d+\])"
-    r"|[^\n\[]{1,80}? (?=kernel: ?\[ *\d+\.\d+\])"
+_OUTER = re.compile(  # before a dressing: grep's `kern.log:` or `kern.log-12-`, a date of any form, an indent
+    r"\S{1,200}?[:-](?=[A-Z][a-z]{2} [ \d]\d \d\d:|\d{4}-\d\d-\d\d[T ]|\[ *\d+\.\d+\])"
+    r"|[^\n\[]{1,80}? (?:(?=kernel: ?\[ *\d+\.\d+\])|kernel \| (?=\[))"  # also as a table's columns
+    r"|\s+(?=\S)"
 )
 _QUOTED = re.compile(r"(?:> ?)+")
 _MAIL_COLUMNS = 70
@@ -197,7 +198,9 @@ def undress(lines: Iterable[str]) -> Iterator[LogLine]:
 
 def _join(line: LogLine, text: str, glue: str | None) -> LogLine | None:
     if text[0].isspace():
-        return replace(line, message=f"{line.message}\n{text.strip()}")
+        message = line.message.rstrip().removesuffix("\\")
+        between = "" if message.endswith(",") else "\n"  # no record of the kernel has a line that ends so
+        return replace(line, message=f"{message}{between}{text.strip()}")
     if glue is None:
         return None
     return replace(line, message=(line.message.rstrip(" ") if glue else line.message) + glue + text)

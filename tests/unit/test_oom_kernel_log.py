@@ -273,6 +273,39 @@ def test_the_stack_of_an_oom_names_its_trigger(frame):
     assert (record.trigger.comm, record.trigger.tid) == ("a", 23)
 
 
+def test_two_machines_in_one_log():
+    def of(host, pid):
+        lines = [trigger_line(host), summary_line(pid, f"/{host}"), kill_line(pid, host)]
+        return [f"Mar 11 10:16:36 {host} kernel: {line}" for line in lines]
+
+    interleaved = [line for pair in zip(of("north", 71), of("south", 73), strict=True) for line in pair]
+    systemd = "Mar 11 10:16:36 north systemd[1]: a.service: A process of this unit has been killed by the OOM killer."
+    records = read_oom_log([*interleaved, systemd])
+    assert [(r.machine, r.trigger.comm, r.oom_memcg, [v.pid for v in r.victims], r.unit) for r in records] == [
+        ("north", "north", "/north", [71], "a.service"),
+        ("south", "south", "/south", [73], None),
+    ]
+
+
+def test_a_clock_that_goes_back_is_of_another_machine():
+    lines = [f"[  {seconds}.000001] {line}" for seconds, line in ((531, trigger_line("a")), (517, kill_line(23)))]
+    first, second = read_oom_log(lines)
+    assert first.victims == ()
+    assert second.trigger is None
+
+
+def test_a_summary_after_its_kill():
+    (record,) = read_oom_log([kill_line(23), summary_line(23, "/a")])
+    assert (record.oom_memcg, record.chosen.pid, [victim.pid for victim in record.victims]) == ("/a", 23, [23])
+    assert record.victims[0].uid == record.chosen.uid
+
+
+@pytest.mark.parametrize(("usage_kib", "page_bytes"), [(71020, 4096), (71024, None), (65536, None)])
+def test_the_page_size_without_a_kill_line(usage_kib, page_bytes):
+    (record,) = read_oom_log([f"memory: usage {usage_kib}kB, limit 131072kB, failcnt 3"])
+    assert record.page_size_bytes == page_bytes
+
+
 def test_a_garbled_pid_is_no_pid():
     (record,) = read_oom_log([summary_line(23).replace("pid=23", "pid=:23")])
     assert record.chosen is None
