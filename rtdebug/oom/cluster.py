@@ -56,7 +56,8 @@ def find_clusters(episodes: Iterable[OomEpisode]) -> list[Cluster]:
     """Group them; the largest cluster first."""
     import pandas as pd
 
-    frame = pd.DataFrame([_row(episode) for episode in episodes])
+    # object: names out of a log need not be text that Arrow can hold
+    frame = pd.DataFrame([_row(episode) for episode in episodes], dtype=object)
     if frame.empty:
         return []
     grouped = frame.groupby(_KEYS, dropna=False, sort=False)

@@ -232,6 +232,12 @@ class OomLogReader:
         episode.open_stat = episode.stats[path] = parse_inline_stat(match["inline"])
         return episode
 
+    def _on_more_stats(self, match: re.Match[str], line: LogLine, cut: bool) -> OomDraft | None:
+        episode = self._dumping(line, lambda e: e.open_stat is not None and e.columns is None)
+        if episode and episode.open_stat is not None:
+            episode.open_stat.update(parse_inline_stat(match[0]))
+        return episode
+
     def _on_stat(self, match: re.Match[str], line: LogLine, cut: bool) -> OomDraft | None:
         episode = self._dumping(line, lambda e: e.open_stat is not None and e.columns is None)
         if episode and episode.open_stat is not None:
@@ -271,6 +277,7 @@ class OomLogReader:
             setattr(episode, name, parts.get(name) or getattr(episode, name))
         if episode.nodemask == "(null)":
             episode.nodemask = None
+        episode.cut = episode.cut or any(dots in match["rest"] for dots in ELLIPSES)
         if "pid" in parts:
             uid = int(parts["uid"]) if "uid" in parts else None
             episode.chosen = Victim(pid, parts.get("task"), uid)
@@ -374,6 +381,7 @@ class OomLogReader:
         "reached": _on_reached,
         "counter": _on_counter,
         "stats": _on_stats,
+        "more_stats": _on_more_stats,
         "table": _on_table,
         "row": _on_row,
         "cpu": _on_cpu,
