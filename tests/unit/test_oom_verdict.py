@@ -140,3 +140,15 @@ def test_v1_cache_hides_tmpfs():
 def test_a_comm_with_braces_is_no_placeholder():
     verdict = of(memcg_dump(stat(anon=60), [Task(7001, "{usage_bytes}", 15_000)]))
     assert "{usage_bytes} alone has" in fill(verdict.text, verdict.evidence)
+
+
+@pytest.mark.parametrize(("adj", "kind"), [(0, "many_processes"), (-997, "unknown")])
+def test_a_small_score_of_a_guaranteed_pod_says_nothing(adj, kind):
+    """-997 of 1000 leaves no score to the largest process either."""
+    lines = [
+        f"api invoked oom-killer: gfp_mask=0xd0, order=0, oom_score_adj={adj}",
+        "Task in /pool/a killed as a result of limit of /pool/a",
+        "Memory cgroup out of memory: Kill process 7001 (api) score 2 or sacrifice child",
+        "Killed process 7001 (api) total-vm:90000kB, anon-rss:61024kB, file-rss:311kB",
+    ]
+    assert of(lines).kind == kind
