@@ -97,15 +97,8 @@ class MemoryState:
 
     @property
     def least_shmem_bytes(self) -> int | None:
-        """shmem_bytes; where an old v1 kernel does not tell it, what of file_bytes is on no list of file pages.
-
-        Shmem is on the anon lists. Locked pages of either are on neither, so it may be more.
-        """
-        file, lists = self.file_bytes, self._file_lists_bytes
-        if self.shmem_bytes is not None or self.version == 2 or file is None or lists is None:
-            return self.shmem_bytes
-        rest = file - lists - self.stat.get("total_unevictable", 0)
-        return rest if rest > _BATCH_BYTES else None
+        """shmem_bytes, or what an old v1 kernel gives away of it: see the function of this name."""
+        return least_shmem_bytes(self.stat)
 
     @property
     def kernel_bytes(self) -> int | None:
@@ -127,7 +120,7 @@ class MemoryState:
         """
         file = self.file_bytes
         if self.shmem_bytes is None and self.version == 1:
-            page_cache = self._file_lists_bytes
+            page_cache = file_lists_bytes(self.stat)
         else:
             page_cache = None if file is None else max(0, file - (self.shmem_bytes or 0))
         kernel = self.kernel_bytes
@@ -154,12 +147,6 @@ class MemoryState:
             return None
         return max(0, self.usage_bytes - inactive)
 
-    @property
-    def _file_lists_bytes(self) -> int | None:
-        """Of v1: pages of files that can be reclaimed."""
-        lists = [self.stat[key] for key in ("total_active_file", "total_inactive_file") if key in self.stat]
-        return sum(lists) if lists else None
-
     def _stat(self, v2_key: str, v1_key: str) -> int | None:
         return self.stat.get(v2_key if self.version == 2 else v1_key)
 
@@ -184,6 +171,28 @@ def read_memory(path: Path) -> MemoryState | None:
     stat = parse_keyed(text)
     is_v1 = "total_cache" in stat or (path / "memory.usage_in_bytes").exists()
     return _read_v1(path, stat) if is_v1 else _read_v2(path, stat)
+
+
+def least_shmem_bytes(stat: Mapping[str, int]) -> int | None:
+    """Shmem by memory.stat; where old v1 kernels do not tell it, what of the cache is on no list of file pages.
+
+    Shmem is on the anon lists. Locked pages of either are on neither, so there it may be more. None: not known, or as
+    little as two of the figures may differ.
+    """
+    prefix = "total_" if "total_cache" in stat else ""
+    cache, told = stat.get(f"{prefix}cache"), stat.get("total_shmem", stat.get("shmem"))
+    lists = file_lists_bytes(stat)
+    if told is not None or cache is None or lists is None:
+        return told
+    rest = cache - lists - stat.get(f"{prefix}unevictable", 0)
+    return rest if rest > _BATCH_BYTES else None
+
+
+def file_lists_bytes(stat: Mapping[str, int]) -> int | None:
+    """Pages of files that can be reclaimed, by v1's memory.stat."""
+    prefix = "total_" if "total_cache" in stat else ""
+    lists = [stat[key] for key in (f"{prefix}active_file", f"{prefix}inactive_file") if key in stat]
+    return sum(lists) if lists else None
 
 
 def parse_limit(text: str | None) -> int | None:
