@@ -26,7 +26,7 @@ _NAMED_TIME = re.compile(r"timestamp|_time$|^time|datetime|^elapsed", re.IGNOREC
 _NUMBER = re.compile(r"|sample|index|n|step|unnamed: 0", re.IGNORECASE)
 _DATE = r"\W*(?:\d{4}[-/]\d\d?[-/]\d\d?|\d{1,2}[./]\d{1,2}[./]\d{2,4}|[A-Z][a-z]{2},? +\w+ +\w+)"
 _CLOCK = r"\W*\d{1,2}:\d\d(?::\d\d)?"
-_SIZE = r"[\d.]+ ?[kKMGT]?i?B"
+_SIZE = r"[\d.]+ ?(?:[kKMGT]i?)?B"
 _PAIR = rf"\s*({_SIZE})\s*/\s*({_SIZE})\s*"
 _MISSING = r"(?i:[-\s/]*|nan|null|none|n/a)"
 _UNIT = r"\s*(?:[kKMGT]i?[bB]?|[bB]|%)\s*"
@@ -38,6 +38,8 @@ NO_TIMES = "no times in the file: dates mean nothing, only --interval counts"
 
 def parse(text: str, name: str, hints: Hints) -> list[Series]:
     """Parse a CSV. Raises UsageProblem when times or units are missing and `hints` do not have them."""
+    import numpy as np
+
     frame, notes = _frame(text, name)
     time_column = _time_column(frame)
     number_column = None if time_column else _number_column(frame)
@@ -60,6 +62,9 @@ def parse(text: str, name: str, hints: Hints) -> list[Series]:
     for column in usages:
         try:
             scaled[column] = _in_unit(column, *parsed[column], hints, name)
+            if not text.endswith("\n") and _is_cut(scaled[column][0]):
+                scaled[column][0][-1] = np.nan
+                notes += ("the last line is cut short: its number is left out",)
         except UsageProblem as problem:
             without = without or problem
             notes += (f"column {column} left out: it has no unit, in its name or its values",)
@@ -285,6 +290,14 @@ def host_memory(limits: Iterable[float | None]) -> float | None:
     largest = max(shown, default=0.0)
     is_round = any(largest % unit == 0 for unit in (64 << 20, 10**8))
     return None if is_round or shown.count(largest) < 2 else largest
+
+
+def _is_cut(numbers: Floats) -> bool:
+    """Whether the last number lacks digits by all those before: its line has no end."""
+    import numpy as np
+
+    known = numbers[np.isfinite(numbers)]
+    return len(known) > 2 and bool(numbers[-1] < 0.2 * known[:-1].min())
 
 
 def _last(values: Floats) -> float | None:

@@ -48,7 +48,7 @@ def is_table(head: str) -> bool:
 
 def is_json_lines(head: str) -> bool:
     """Whether the text is of `docker stats --format json`, of `podman stats`, or of docker's API."""
-    return bool(re.search(r'"memory_stats"\s*:|":\s*"[\d.]+ ?[kKMGT]?i?B ?/ ?[\d.]+ ?[kKMGT]?i?B"', head))
+    return bool(re.search(r'"memory_stats"\s*:|":\s*"[\d.]+ ?\w+ ?/ ?[\d.]+ ?\w*B"', head))
 
 
 def parse(text: str, name: str, hints: Hints) -> list[Series]:

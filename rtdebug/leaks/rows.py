@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from rtdebug.leaks.quantities import factor_of
 
-_SIZE = r"([\d.]+) ?([KMGTPk]?i?B)"
+_SIZE = r"([\d.]+) ?((?:[kKMGTP]i?)?B)"
 _USAGE = re.compile(rf"(?<![\w.]){_SIZE} ?/ ?{_SIZE}\b")
 _ID = re.compile(r"[0-9a-f]{12}|[0-9a-f]{64}")
 _CLOCK = r"(?:\d\d:\d\d:\d\d(?: [AP]M)?\s+)"
