@@ -224,8 +224,8 @@ def _times(
         numbers[rows] = np.arange(len(rows))
     if number_column:
         numbers = pd.to_numeric(frame[number_column], errors="coerce").to_numpy(float)
-    numbers = np.where(np.isfinite(numbers), numbers, -1e9 / hints.interval_s)
-    return BEGIN_NS + (numbers * hints.interval_s * NS_PER_S).astype(np.int64), NO_TIMES
+    seconds = np.nan_to_num(numbers * hints.interval_s, nan=-1e9)
+    return BEGIN_NS + (np.clip(seconds, -1e9, 8e9) * NS_PER_S).astype(np.int64), NO_TIMES
 
 
 def _is_number(text: pd.Series[str], numbers: Floats) -> bool:
