@@ -28,6 +28,8 @@ _DATE = r"\W*(?:\d{4}[-/]\d\d?[-/]\d\d?|\d{1,2}[./]\d{1,2}[./]\d{2,4}|[A-Z][a-z]
 _CLOCK = r"\W*\d{1,2}:\d\d(?::\d\d)?"
 _SIZE = r"[\d.]+ ?(?:[kKMGT]i?)?B"
 _PAIR = rf"\s*({_SIZE})\s*/\s*({_SIZE})\s*"
+OWNERS = ("namespace", "pod", "pod_name", "container", "container_name")
+"""Labels of Prometheus that tell whose memory it is."""
 _MISSING = r"(?i:[-\s/]*|nan|null|none|n/a)"
 _UNIT = r"\s*(?:[kKMGT]i?[bB]?|[bB]|%)\s*"
 _WHO = re.compile(
@@ -49,7 +51,7 @@ def parse(text: str, name: str, hints: Hints) -> list[Series]:
     if not values:
         raise _no_numbers(frame, rest, name)
     texts = [column for column in rest if column not in values]
-    limits = [column for column in values if names_limit(column)]
+    limits = [column for column in values if names_limit(_metric(column))]
     usages, others = _of_memory([column for column in values if column not in limits] or limits)
     if others:
         notes += (f"columns that are not of memory that is held left out: {', '.join(others)}",)
@@ -75,8 +77,8 @@ def parse(text: str, name: str, hints: Hints) -> list[Series]:
     found = []
     for column, (numbers, unit, more_notes) in scaled.items():
         for group, rows in groups:
-            label = " ".join(part for part in (group, column if len(scaled) > 1 else "") if part)
-            labels = Labels(label or name.removesuffix(".csv"), kind_in_name(column), unit)
+            label = " ".join(part for part in (group, _owner(column) if len(scaled) > 1 else "") if part)
+            labels = Labels(label or name.removesuffix(".csv"), kind_in_name(_metric(column)), unit)
             limit = _last(limit_values[rows]) if limit_values is not None else None
             limit = None if limit == hosts else limit
             series = clean(labels, time_ns[rows], numbers[rows], limit=limit)
@@ -85,13 +87,32 @@ def parse(text: str, name: str, hints: Hints) -> list[Series]:
 
 
 def _of_memory(columns: list[str]) -> tuple[list[str], list[str]]:
-    """Divide columns. Where none is named after memory, or after a unit of it, they are named after their owners."""
+    """Divide columns. Where none is named after memory, or after a unit of it, they are named after their owners.
+
+    So are they with dashes or labels: `api-7d9f-x2x4m`, `{pod="memory-api-0"}`.
+    """
+    if sum("-" in metric or "=" in metric for metric in map(_metric, columns)) * 2 > len(columns):
+        return columns, []
+    says = {column: names_memory(_metric(column)) for column in columns}
     held = [
         column
         for column in columns
-        if names_memory(column) or (names_memory(column) is None and unit_in_name(column) not in (None, PERCENT))
+        if says[column] or (says[column] is None and unit_in_name(_metric(column)) not in (None, PERCENT))
     ]
     return (held, [column for column in columns if column not in held]) if held else (columns, [])
+
+
+def _metric(column: str) -> str:
+    """Return the name of a metric with its labels, as Grafana heads a column, without them; else the column's name."""
+    named = re.search(r'^(\w+)\{|__name__="(\w+)"', column)
+    return (named[1] or named[2]) if named else column
+
+
+def _owner(column: str) -> str:
+    """Return the labels that tell whose a column is; else the column's name."""
+    labels = dict(re.findall(r'(\w+)="([^"]*)"', column))
+    told = [labels[key] for key in OWNERS if key in labels] or [labels[key] for key in labels if key != "__name__"]
+    return "/".join(dict.fromkeys(told)) or column
 
 
 def _no_numbers(frame: pd.DataFrame, columns: list[str], name: str) -> UsageProblem:
@@ -257,7 +278,7 @@ def _in_unit(
     import numpy as np
 
     present = {str(unit) for unit in units[np.isfinite(numbers)].unique()}
-    named = unit_in_name(column)
+    named = unit_in_name(_metric(column))
     default = named if named and (named == PERCENT or hints.unit == PERCENT) else hints.unit or named
     if present <= {""} and default is None and np.any(numbers[np.isfinite(numbers)] != 0):
         raise UsageProblem(

@@ -101,6 +101,21 @@ def test_columns_that_are_named_after_containers_are_all_memory(read):
     )
 
 
+@pytest.mark.parametrize("owner", ["{}", '{{namespace="shop", pod="{}"}}', 'used{{pod="{}"}}'])
+def test_a_container_that_is_named_after_memory_does_not_make_others_less(read, owner):
+    names = [owner.format(name) for name in ("memory-api-0", "cpu-exporter-0", "web-7d9f-x2x4m")]
+    heads = ",".join('"' + name.replace('"', '""') + '"' for name in names)
+    found = read(f"Time,{heads}\n2026-03-01 09:00:00,1MiB,2MiB,3MiB\n2026-03-01 09:00:09,1MiB,2MiB,3MiB\n")
+    assert [name.split("/")[-1] for name in found] == ["memory-api-0", "cpu-exporter-0", "web-7d9f-x2x4m"]
+
+
+def test_a_metric_in_the_head_of_a_column(read):
+    labels = '{{__name__=""{}"", io=""net"", pod=""api-0""}}'
+    heads = ",".join('"' + labels.format(name) + '"' for name in ("container_memory_cache", "container_cpu_usage"))
+    series = only(read(f"Time,{heads}\n2026-03-01 09:00:00,7,2\n2026-03-01 09:00:09,8,3\n", unit="bytes"))
+    assert (series.labels.kind, series.value.tolist()) == ("file", [7, 8])
+
+
 def test_names():
     assert kind_in_name("page cache (MB)") == kind_in_name("container_memory_cache") == "file"
     assert kind_in_name("heapUsed") == "anon"
