@@ -26,8 +26,10 @@ _NAMED_TIME = re.compile(r"timestamp|_time$|^time|datetime|^elapsed", re.IGNOREC
 _NUMBER = re.compile(r"|sample|index|n|step|unnamed: 0", re.IGNORECASE)
 _DATE = r"\W*(?:\d{4}[-/]\d\d?[-/]\d\d?|\d{1,2}[./]\d{1,2}[./]\d{2,4}|[A-Z][a-z]{2},? +\w+ +\w+)"
 _CLOCK = r"\W*\d{1,2}:\d\d(?::\d\d)?"
-_SIZE = r"[\d.]+ ?[kKMGT]?i?B"
+_SIZE = r"[\d.]+ ?(?:[kKMGT]i?)?B"
 _PAIR = rf"\s*({_SIZE})\s*/\s*({_SIZE})\s*"
+OWNERS = ("namespace", "pod", "pod_name", "container", "container_name")
+"""Labels of Prometheus that tell whose memory it is."""
 _MISSING = r"(?i:[-\s/]*|nan|null|none|n/a)"
 _UNIT = r"\s*(?:[kKMGT]i?[bB]?|[bB]|%)\s*"
 _WHO = re.compile(
@@ -38,6 +40,8 @@ NO_TIMES = "no times in the file: dates mean nothing, only --interval counts"
 
 def parse(text: str, name: str, hints: Hints) -> list[Series]:
     """Parse a CSV. Raises UsageProblem when times or units are missing and `hints` do not have them."""
+    import numpy as np
+
     frame, notes = _frame(text, name)
     time_column = _time_column(frame)
     number_column = None if time_column else _number_column(frame)
@@ -47,7 +51,7 @@ def parse(text: str, name: str, hints: Hints) -> list[Series]:
     if not values:
         raise _no_numbers(frame, rest, name)
     texts = [column for column in rest if column not in values]
-    limits = [column for column in values if names_limit(column)]
+    limits = [column for column in values if names_limit(_metric(column))]
     usages, others = _of_memory([column for column in values if column not in limits] or limits)
     if others:
         notes += (f"columns that are not of memory that is held left out: {', '.join(others)}",)
@@ -60,6 +64,9 @@ def parse(text: str, name: str, hints: Hints) -> list[Series]:
     for column in usages:
         try:
             scaled[column] = _in_unit(column, *parsed[column], hints, name)
+            if not text.endswith("\n") and _is_cut(scaled[column][0]):
+                scaled[column][0][-1] = np.nan
+                notes += ("the last line is cut short: its number is left out",)
         except UsageProblem as problem:
             without = without or problem
             notes += (f"column {column} left out: it has no unit, in its name or its values",)
@@ -70,8 +77,8 @@ def parse(text: str, name: str, hints: Hints) -> list[Series]:
     found = []
     for column, (numbers, unit, more_notes) in scaled.items():
         for group, rows in groups:
-            label = " ".join(part for part in (group, column if len(scaled) > 1 else "") if part)
-            labels = Labels(label or name.removesuffix(".csv"), kind_in_name(column), unit)
+            label = " ".join(part for part in (group, _owner(column) if len(scaled) > 1 else "") if part)
+            labels = Labels(label or name.removesuffix(".csv"), kind_in_name(_metric(column)), unit)
             limit = _last(limit_values[rows]) if limit_values is not None else None
             limit = None if limit == hosts else limit
             series = clean(labels, time_ns[rows], numbers[rows], limit=limit)
@@ -80,13 +87,32 @@ def parse(text: str, name: str, hints: Hints) -> list[Series]:
 
 
 def _of_memory(columns: list[str]) -> tuple[list[str], list[str]]:
-    """Divide columns. Where none is named after memory, or after a unit of it, they are named after their owners."""
+    """Divide columns. Where none is named after memory, or after a unit of it, they are named after their owners.
+
+    So are they with dashes or labels: `api-7d9f-x2x4m`, `{pod="memory-api-0"}`.
+    """
+    if sum("-" in metric or "=" in metric for metric in map(_metric, columns)) * 2 > len(columns):
+        return columns, []
+    says = {column: names_memory(_metric(column)) for column in columns}
     held = [
         column
         for column in columns
-        if names_memory(column) or (names_memory(column) is None and unit_in_name(column) not in (None, PERCENT))
+        if says[column] or (says[column] is None and unit_in_name(_metric(column)) not in (None, PERCENT))
     ]
     return (held, [column for column in columns if column not in held]) if held else (columns, [])
+
+
+def _metric(column: str) -> str:
+    """Return the name of a metric with its labels, as Grafana heads a column, without them; else the column's name."""
+    named = re.search(r'^(\w+)\{|__name__="(\w+)"', column)
+    return (named[1] or named[2]) if named else column
+
+
+def _owner(column: str) -> str:
+    """Return the labels that tell whose a column is; else the column's name."""
+    labels = dict(re.findall(r'(\w+)="([^"]*)"', column))
+    told = [labels[key] for key in OWNERS if key in labels] or [labels[key] for key in labels if key != "__name__"]
+    return "/".join(dict.fromkeys(told)) or column
 
 
 def _no_numbers(frame: pd.DataFrame, columns: list[str], name: str) -> UsageProblem:
@@ -219,8 +245,8 @@ def _times(
         numbers[rows] = np.arange(len(rows))
     if number_column:
         numbers = pd.to_numeric(frame[number_column], errors="coerce").to_numpy(float)
-    numbers = np.where(np.isfinite(numbers), numbers, -1e9 / hints.interval_s)
-    return BEGIN_NS + (numbers * hints.interval_s * NS_PER_S).astype(np.int64), NO_TIMES
+    seconds = np.nan_to_num(numbers * hints.interval_s, nan=-1e9)
+    return BEGIN_NS + (np.clip(seconds, -1e9, 8e9) * NS_PER_S).astype(np.int64), NO_TIMES
 
 
 def _is_number(text: pd.Series[str], numbers: Floats) -> bool:
@@ -252,7 +278,7 @@ def _in_unit(
     import numpy as np
 
     present = {str(unit) for unit in units[np.isfinite(numbers)].unique()}
-    named = unit_in_name(column)
+    named = unit_in_name(_metric(column))
     default = named if named and (named == PERCENT or hints.unit == PERCENT) else hints.unit or named
     if present <= {""} and default is None and np.any(numbers[np.isfinite(numbers)] != 0):
         raise UsageProblem(
@@ -285,6 +311,14 @@ def host_memory(limits: Iterable[float | None]) -> float | None:
     largest = max(shown, default=0.0)
     is_round = any(largest % unit == 0 for unit in (64 << 20, 10**8))
     return None if is_round or shown.count(largest) < 2 else largest
+
+
+def _is_cut(numbers: Floats) -> bool:
+    """Whether the last number lacks digits by all those before: its line has no end."""
+    import numpy as np
+
+    known = numbers[np.isfinite(numbers)]
+    return len(known) > 2 and bool(numbers[-1] < 0.2 * known[:-1].min())
 
 
 def _last(values: Floats) -> float | None:

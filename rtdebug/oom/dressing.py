@@ -18,7 +18,7 @@ _WRAP_COLUMNS = 79
 """A terminal does not wrap a shorter line."""
 
 _FACILITY = re.compile(
-    r"(?P<facility>kern|user|mail|daemon|auth|syslog|lpr|news|uucp|cron|authpriv|ftp|local\d) *: ?"
+    r"(?P<facility>kern|user|mail|daemon|auth|syslog|lpr|news|uucp|cron|authpriv|ftp|local\d) *: *"
     r"(?:emerg|alert|crit|err|error|warn|warning|notice|info|debug) *: ?"
 )
 _PRIORITY = re.compile(r"<\d{1,3}>")
@@ -30,7 +30,7 @@ _SYSLOG_DATE = re.compile(
     r"|\d{9,11}\.\d{6})(?= )"  # journalctl -o short-unix
 )
 _HOST_AND_TAG = re.compile(  # busybox and OpenWrt add `kern.warn`
-    r" +(?:(?!kern\.)(?P<host>[\w.:@/-]*\w) )?(?:(?:kern|user|daemon)\.[a-z]+ )?(?P<tag>[^\s:\[\]]+)(?:\[\d+\])?: ?")
+    r" +(?:(?!kern\.)(?P<host>\S{0,255}[^\s:]) )?(?:(?:kern|user|daemon)\.[a-z]+ )?(?P<tag>[^\s:\[\]]+)(?:\[\d+\])?: ?")
 _PROGRAM = re.compile(r"(?P<tag>[\w.@-]+)\[\d+\]: ")
 _UPTIME = re.compile(
     r"\s*(?:\[\s*(?P<seconds>\d+\.\d{1,9})(?: *< *[\d.]+>)?|(?P<headless>\d+\.\d{6}))\] ?"  # its `[` lost
@@ -49,10 +49,13 @@ _WRAPPER = re.compile(  # CRI's log files, klog, `kubectl describe node` and `ku
     r"|(?:\S+\s+){1,2}Warning\s+OOMKilling\s+node/\S+\s+"
 )
 _NEWLINE = re.compile(r"#012|\\n")
-_OUTER = re.compile(  # before a dressing: an indent, grep's `kern.log:` or `kern.log-12-`, a date that was left out
-    r"\s+(?=\S)|\S{1,200}?[:-](?=[A-Z][a-z]{2} [ \d]\d \d\d:|\d{4}-\d\d-\d\d[T ]|\[ *\d+\.\d+\])"
-    r"|[^\n\[]{1,80}? (?=kernel: ?\[ *\d+\.\d+\])"
+_OUTER = re.compile(  # before a dressing: grep's `kern.log:` or `kern.log-12-`, a date of any form, an indent
+    r"\S{1,200}?[:-](?=[A-Z][a-z]{2} [ \d]\d \d\d:|\d{4}-\d\d-\d\d[T ]|\[ *\d+\.\d+\])"
+    r"|[^\n\[]{1,80}? (?:(?=kernel: ?\[ *\d+\.\d+\])|kernel \| (?=\[))"  # also as a table's columns
+    r"|[\s`*|-]+(?=[^\s`*|-])"  # or what marks a list, a table or code
 )
+_UNFINISHED = re.compile(r"\s*Task in \S+|\s*(?:Task in \S+ )?killed as a result of limit of|Memory cgroup stats for")
+_GOES_ON = re.compile(r"\s*(?:killed as a result of limit of|/)")
 _QUOTED = re.compile(r"(?:> ?)+")
 _MAIL_COLUMNS = 70
 """Mailers fill a line up to 72 columns or more: a shorter one ended there by itself."""
@@ -90,7 +93,7 @@ def strip_dressing(line: str) -> LogLine:
     """Take the usual dressings off one line: dmesg (any time format, any language), syslog, journal."""
     found = _strip(line)
     if not found.dressed and (match := _OUTER.match(line)):
-        inner = _strip(line[match.end() :])
+        inner = _strip(line[match.end() :].rstrip("`| \r\n"))
         return inner if inner.dressed else found
     return found
 
@@ -98,7 +101,7 @@ def strip_dressing(line: str) -> LogLine:
 def _strip(line: str) -> LogLine:
     if match := _KERN_LOG.match(line):
         date, host, seconds, us = match.groups()
-        return LogLine(line[match.end() :].rstrip("\r\n"), int(seconds + us) * 1000, date, "kernel", None, host)
+        return LogLine(line[match.end() :].rstrip(), int(seconds + us) * 1000, date, "kernel", None, host)
     if line.startswith("{"):
         return _json(line)
     if (line[0:1] in "IWEF" or " std" in line or "OOMKilling" in line) and (match := _WRAPPER.match(line)):
@@ -134,7 +137,7 @@ def _strip(line: str) -> LogLine:
             caller, rest = match["caller"], rest[match.end() :]
         if source is None and (match := _KERNEL_TAG.match(rest)):  # journalctl -o short-monotonic
             source, host, rest = "kernel", match["host"], rest[match.end() :]
-    return LogLine(rest, time_ns, time_text, source, caller, host)
+    return LogLine(rest.rstrip(), time_ns, time_text, source, caller, host)
 
 
 def _json(line: str) -> LogLine:
@@ -174,7 +177,22 @@ def undress(lines: Iterable[str]) -> Iterator[LogLine]:
 
     A line without dressing after one with it belongs to that one: indented it is a further line of the same
     record, else the terminal or the mailer wrapped it. A line that is only "..." comes through: a part is missing.
+    Some kernels print the path of a cgroup as a record of its own: these are joined.
     """
+    begun: LogLine | None = None
+    for line in _records(lines):
+        if begun is not None and _GOES_ON.match(line.message):
+            line = replace(begun, message=f"{begun.message} {line.message.lstrip()}")
+        elif begun is not None:
+            yield begun
+        begun = line if _UNFINISHED.fullmatch(line.message) else None
+        if begun is None:
+            yield line
+    if begun is not None:
+        yield begun
+
+
+def _records(lines: Iterable[str]) -> Iterator[LogLine]:
     pending: LogLine | None = None
     before = ""
     for text, is_quoted in _unfold(lines):
@@ -197,7 +215,9 @@ def undress(lines: Iterable[str]) -> Iterator[LogLine]:
 
 def _join(line: LogLine, text: str, glue: str | None) -> LogLine | None:
     if text[0].isspace():
-        return replace(line, message=f"{line.message}\n{text.strip()}")
+        message = line.message.rstrip().removesuffix("\\")
+        between = "" if message.endswith(",") else "\n"  # no record of the kernel has a line that ends so
+        return replace(line, message=f"{message}{between}{text.strip()}")
     if glue is None:
         return None
     return replace(line, message=(line.message.rstrip(" ") if glue else line.message) + glue + text)

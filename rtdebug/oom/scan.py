@@ -23,6 +23,7 @@ ANCHORS = (
     b"Killed process ",
     b"Memory cgroup stats",
     b"oom_reaper: reaped",
+    b"oom-kill:constraint",  # all that is left by `dmesg | grep oom-kill`
 )
 """No dump is without one of them. Long words: the longer, the faster they are searched for."""
 

@@ -47,6 +47,8 @@ def groups_by_columns(text: bytes) -> list[MappingGroup] | None:
         return None
     names = _field_names(bodies[0][begins[0] :])
     ends = [begin + len(names) * _LINE_BYTES for begin in begins]
+    if any(b" kB" in body[end:] for body, end in zip(bodies, ends, strict=True)):  # a figure of another width, or last
+        return None
     figures = _figures([body[begin:end] for body, begin, end in zip(bodies, begins, ends, strict=True)], len(names))
     try:
         sizes = [int(body[: begin - len(b" kB\n")]) * 1024 for body, begin in zip(bodies, begins, strict=True)]

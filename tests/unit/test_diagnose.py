@@ -512,3 +512,12 @@ def test_the_list_of_all(tmp_path):
     text = summary_table([(each, diagnose(each)) for each in (ill, worse)])
     assert [line.split()[1] for line in text.splitlines()[1:3]] == ["2", "1"], "the worst first"
     assert r"note: of 1 not all could be looked at: no \x1b right" in text
+
+
+def test_data_that_waits_in_sockets_is_kernel_memory_but_no_files(tmp_path):
+    host = World(tmp_path, usage=300).facts()
+    memory = replace(host.now.memory, stat={**host.now.memory.stat, "sock": 210 * MIB})
+    findings = {each.rule: each for each in diagnose(replace(host, now=Moment(10**9, memory, {})))}
+    finding = findings["kernel-memory"]
+    assert finding.evidence["sock_bytes"] == 210 * MIB
+    assert not any("files" in change for change in finding.change)

@@ -56,7 +56,12 @@ MESSAGE = "memory: usage 8192kB, limit 8192kB, failcnt 23"
         ),
         pytest.param("Mar 11 10:16:36 fe80::1 kernel: ", "kernel", None, None, id="an address as host"),
         pytest.param("/var/log/kern.log:Mar 11 10:16:36 edge-7 kernel: ", "kernel", None, None, id="grep -r"),
+        pytest.param("Jun 25, 2021 @ 12:42:13.029 | kernel | [  271.641879] ", None, 271641879000, None, id="a table"),
+        pytest.param("Mar 11 10:16:36 ** kernel: ", "kernel", None, None, id="the host blotted out"),
+        pytest.param("kern:     err: [2026-07-25T14:23:17.527Z]: ", "kernel", None, None, id="Talos"),
         pytest.param("kern.log.1-70-[  271.641879] ", None, 271641879000, None, id="grep -n -A"),
+        pytest.param("- `[  271.641879] ", None, 271641879000, None, id="a list, as code"),
+        pytest.param("| Mar 11 10:16:36 edge-7 kernel: ", "kernel", None, None, id="a cell"),
         pytest.param("    Mar 11 10:16:36 edge-7 kernel: ", "kernel", None, None, id="indented"),
         pytest.param("\tkern  :warn  : [  271.641879] ", "kernel", 271641879000, None, id="indented, dmesg -x"),
         pytest.param("x.log:Mar 11 10:16:36 edge-7 sshd[7]: ", "sshd", None, None, id="another program, grep"),
@@ -108,6 +113,15 @@ def messages(text):
 
 def test_indented_lines_continue_the_record():
     assert messages("[1.000001] anon 5\n           file 7\n[1.000002] x") == ["anon 5\nfile 7", "x"]
+
+
+def test_a_line_that_was_broken_at_a_comma_or_escaped():
+    assert messages("[1.000001] a invoked oom-killer: order=0,    \n oom_score_adj=0") == [
+        "a invoked oom-killer: order=0,oom_score_adj=0"
+    ]
+    assert messages("[1.000001] oom-kill:constraint=X,\\\n    cpuset=/,\\\n    uid=0") == [
+        "oom-kill:constraint=X,cpuset=/,uid=0"
+    ]
 
 
 def test_terminal_wraps_are_undone_only_at_a_full_line():

@@ -84,6 +84,15 @@ def test_nine_digits_are_left_to_the_other_way():
     assert SmapsReader(seen_bytes=1 << 30).parse(text)[0].use.rss_bytes == (100_000_000 + KEYS.index("Rss")) * KIB
 
 
+def test_no_figure_is_lost_where_the_first_mapping_is_of_another_form():
+    text = text_of(block(ANON, 100_000_000), block(LIBRARY))
+    assert groups_by_columns(text) is None
+    old = "".join(line for line in block(ANON).splitlines(True) if not line.startswith(("THPeligible", "VmFlags")))
+    assert groups_by_columns((old * 2).encode()) is None, "before VmFlags (Linux 3.8) a figure stands last"
+    (group,) = SmapsReader(seen_bytes=1 << 30).parse((old * 2).encode())
+    assert group.use.locked_bytes == 2 * (4 + KEYS.index("Locked")) * KIB
+
+
 def test_a_file_named_like_a_key_cannot_mislead():
     groups = same(text_of(block(ANON), block(HOSTILE), block(LIBRARY)))
     (found,) = [group for group in groups if group.kind is MappingKind.MEMFD]
