@@ -54,7 +54,7 @@ _OUTER = re.compile(  # before a dressing: grep's `kern.log:` or `kern.log-12-`,
     r"|[^\n\[]{1,80}? (?:(?=kernel: ?\[ *\d+\.\d+\])|kernel \| (?=\[))"  # also as a table's columns
     r"|[\s`*|-]+(?=[^\s`*|-])"  # or what marks a list, a table or code
 )
-_UNFINISHED = re.compile(r"\s*Task in \S+|\s*(?:Task in \S+ )?killed as a result of limit of|Memory cgroup stats for")
+_UNFINISHED = re.compile(r"Task in \S+|\s*(?:Task in \S+ )?killed as a result of limit of|Memory cgroup stats for")
 _GOES_ON = re.compile(r"\s*(?:killed as a result of limit of|/)")
 _QUOTED = re.compile(r"(?:> ?)+")
 _MAIL_COLUMNS = 70
@@ -185,11 +185,16 @@ def undress(lines: Iterable[str]) -> Iterator[LogLine]:
             line = replace(begun, message=f"{begun.message} {line.message.lstrip()}")
         elif begun is not None:
             yield begun
-        begun = line if _UNFINISHED.fullmatch(line.message) else None
+        begun = line if _is_unfinished(line.message) else None
         if begun is None:
             yield line
     if begun is not None:
         yield begun
+
+
+def _is_unfinished(message: str) -> bool:
+    might = message.endswith(("limit of", "stats for")) or message.startswith("Task in")
+    return might and _UNFINISHED.fullmatch(message) is not None
 
 
 def _records(lines: Iterable[str]) -> Iterator[LogLine]:
