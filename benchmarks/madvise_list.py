@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from benchmarks.figure import Figure, Result, ratio_of_least, sampled
-from rtdebug.host.thp import read_thp
+from rtdebug.madvise.apply_plan import read_host
 from rtdebug.madvise.candidates import find_candidates, read_process
 
 MAPPINGS = 50_000
@@ -26,7 +26,7 @@ _MOST = 20
 
 def measure() -> Result:
     """Read the file alone, and read and rank it."""
-    thp = read_thp()
+    host = read_host()
     with _many_mappings() as pid:
         path = Path(f"/proc/{pid}/smaps")
 
@@ -37,7 +37,7 @@ def measure() -> Result:
 
         def listed() -> float:
             started = time.perf_counter()
-            found = find_candidates([read_process(pid)], thp, False, _TOUCHED_BYTES, _MOST)
+            found = find_candidates([read_process(pid)], host, _TOUCHED_BYTES, _MOST)
             assert found.mappings >= MAPPINGS
             return time.perf_counter() - started
 

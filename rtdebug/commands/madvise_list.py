@@ -56,8 +56,7 @@ def command(
       rtdebug madvise list pod/prod/web -o json | jq '.mappings[] | select(.advice) | [.pid, .advice, .gain_bytes]'
     """
     from rtdebug.containers.resolve import find_container
-    from rtdebug.host.meminfo import read_meminfo
-    from rtdebug.host.thp import read_thp
+    from rtdebug.madvise.apply_plan import read_host
     from rtdebug.madvise.candidates import ProcessMaps, find_candidates, read_process
     from rtdebug.madvise.idle import watch_accesses
     from rtdebug.madvise.members import members
@@ -75,15 +74,15 @@ def command(
     if idle_s is not None:
         with Progress(f"s: seeing what {len(pids):,} processes access") as waited:
             watch_accesses(pids, idle_s, waited)
-    thp, has_swap = read_thp(), bool(read_meminfo().get("SwapTotal"))
+    host = read_host()
     with Progress("processes read") as progress:
 
         def read(number: int) -> ProcessMaps | None:
             progress(number, len(pids))
             return read_process(pids[number])
 
-        found = find_candidates(map(read, range(len(pids))), thp, has_swap, least_bytes, top)
+        found = find_candidates(map(read, range(len(pids))), host, least_bytes, top)
     if output == "json":
-        click.echo(list_json(found, thp, idle_s), nl=False)
+        click.echo(list_json(found, host.thp, idle_s), nl=False)
     else:
-        click.echo(list_table(found, thp, least_bytes, idle_s, target), nl=False)
+        click.echo(list_table(found, host.thp, least_bytes, idle_s, target), nl=False)

@@ -44,7 +44,7 @@ class Advice:
 
     name: str
     since: str
-    """First Linux that has it."""
+    """First Linux that has it, and takes it by its `way`."""
     does: str
     """What it does, in a few words."""
     acts_on: frozenset[Memory]
@@ -92,7 +92,8 @@ _TABLE = (
         undo="MADV_NORMAL",
         sets_flag="sr",
     ),
-    Advice("MADV_WILLNEED", "2.4", "reads in what is on disk or in swap", _ALL, Way.PROCESS_MADVISE),
+    # commit d5fffc5aff26 ("mm/madvise: add MADV_WILLNEED to process_madvise()"), in v5.15
+    Advice("MADV_WILLNEED", "5.15", "reads in what is on disk or in swap", _ALL, Way.PROCESS_MADVISE),
     Advice("MADV_DONTNEED", "2.4", "drops the pages: private memory reads as zero", _ALL, Way.INJECT, destroys=True),
     Advice(
         "MADV_FREE", "4.5", "the kernel may drop the pages until they are written", _ANON, Way.INJECT, destroys=True

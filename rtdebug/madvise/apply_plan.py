@@ -16,6 +16,7 @@ from rtdebug.madvise.advice import ADVICE, Advice, Memory, Way, applicable
 from rtdebug.madvise.eligible import aligned_bytes, eligibility
 from rtdebug.madvise.fitness import thp_disabled
 from rtdebug.madvise.inject import examine
+from rtdebug.madvise.process_madvise import is_taken
 from rtdebug.madvise.target import find_mapping, label, memory_of
 
 _ON_PRIVATE_ONLY = frozenset({"MADV_DONTNEED", "MADV_DONTNEED_LOCKED", "MADV_FREE"})
@@ -43,6 +44,13 @@ class Host:
     thp: ThpSettings | None
     has_swap: bool
     ksm_runs: bool
+    not_taken: frozenset[str] = frozenset()
+    """Advice that this kernel does not have, or not by the way it would be given."""
+
+    @property
+    def collapses(self) -> bool:
+        """Whether it has MADV_COLLAPSE."""
+        return "MADV_COLLAPSE" not in self.not_taken
 
 
 def read_host(proc: Path = Path("/proc"), sys: Path = Path("/sys")) -> Host:
@@ -51,6 +59,7 @@ def read_host(proc: Path = Path("/proc"), sys: Path = Path("/sys")) -> Host:
         thp=read_thp(sys),
         has_swap=bool(read_meminfo(proc).get("SwapTotal")),
         ksm_runs=(read_text(sys / "kernel/mm/ksm/run") or "").strip() == "1",
+        not_taken=frozenset(advice.name for advice in applicable() if not is_taken(advice)),
     )
 
 
@@ -65,6 +74,7 @@ def make_plan(
     if advice.way is Way.NONE:
         names = ", ".join(each.short_name for each in applicable())
         raise UsageProblem(f"{advice.name} cannot be given to a live process", f"these can: {names}")
+    _check_kernel(advice, host)
     stat = read_stat(pid, proc)
     mappings = read_maps(pid, proc)
     if stat is None or not is_running(pid, proc):
@@ -75,10 +85,20 @@ def make_plan(
     _check_data(found, advice, destroy)
     entry = _entry_of(pid, found, proc)
     back = _undo_of(advice, entry.vm_flags or (), host.thp) if undo else None
+    if back is not None:
+        _check_kernel(back, host)
     _check_collapse(entry, advice, memory, host, pid, proc)
     if advice.way is Way.INJECT:
         examine(pid, proc)
     return Plan(pid, stat.start_ticks, stat.comm, found, advice, back, tuple(_notes(entry, advice, back, host)))
+
+
+def _check_kernel(advice: Advice, host: Host) -> None:
+    if advice.name in host.not_taken:
+        call = "process_madvise(2)" if advice.way is Way.PROCESS_MADVISE else "madvise(2)"
+        raise HostUnable(
+            f"{call} of this kernel takes no {advice.name}", f"Linux {advice.since} and newer do, if built with it"
+        )
 
 
 def _entry_of(pid: int, mapping: Mapping, proc: Path) -> SmapsEntry:
@@ -110,7 +130,7 @@ def _check_collapse(entry: SmapsEntry, advice: Advice, memory: Memory, host: Hos
     """A file of a disk may do (CONFIG_READ_ONLY_THP_FOR_FS); that is for the kernel to say."""
     if advice.name != "MADV_COLLAPSE" or memory is Memory.FILE:
         return
-    may = eligibility(entry, memory, host.thp, thp_disabled(pid, proc))
+    may = eligibility(entry, memory, host.thp, thp_disabled(pid, proc), host.collapses)
     if not may.collapse:
         hint = "MADV_HUGEPAGE takes that back" if "nh" in (entry.vm_flags or ()) else "see rtdebug madvise list"
         raise UsageProblem(f"this mapping cannot have huge pages: {may.why}", hint)
@@ -162,9 +182,11 @@ def _notes(entry: SmapsEntry, advice: Advice, undo: Advice | None, host: Host) -
     elif name == "HUGEPAGE" and pmd and not aligned_bytes(mapping.start, mapping.end, pmd):
         yield f"no aligned huge page of {pmd // 1024:,} KiB fits into this mapping"
     if name == "HUGEPAGE":
-        yield "huge pages come with the next faults and from khugepaged; COLLAPSE makes them of what is there"
+        collapse = "; COLLAPSE makes them of what is there" if host.collapses else ""
+        yield f"huge pages come with the next faults and from khugepaged{collapse}"
         if host.thp and host.thp.enabled == "never":
-            yield "transparent_hugepage/enabled=never: only COLLAPSE makes huge pages here"
+            only = "only COLLAPSE makes" if host.collapses else "nothing makes"
+            yield f"transparent_hugepage/enabled=never: {only} huge pages here"
     if name == "COLLAPSE" and entry.use.rss_bytes is not None:
         more = mapping.length_bytes - entry.use.rss_bytes
         if more > mapping.length_bytes // 10:

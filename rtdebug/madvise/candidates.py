@@ -15,6 +15,7 @@ from rtdebug.host.process import read_comm
 from rtdebug.host.smaps_index import SmapsIndex, read_smaps_index
 from rtdebug.host.thp import ThpSettings
 from rtdebug.madvise.advice import Memory
+from rtdebug.madvise.apply_plan import Host
 from rtdebug.madvise.effect import huge_bytes
 from rtdebug.madvise.eligible import Eligibility, aligned_bytes, eligibility
 from rtdebug.madvise.fitness import thp_disabled
@@ -87,7 +88,7 @@ def read_process(pid: int, proc: Path = Path("/proc")) -> ProcessMaps | None:
 
 
 def find_candidates(
-    processes: Iterable[ProcessMaps | None], thp: ThpSettings | None, has_swap: bool, least_bytes: int, most: int
+    processes: Iterable[ProcessMaps | None], host: Host, least_bytes: int, most: int
 ) -> Candidates:
     """The `most` best of all mappings that have `least_bytes` resident."""
     kept: list[tuple[int, ProcessMaps, int]] = []
@@ -102,19 +103,19 @@ def find_candidates(
         total += sum(rss)
         kept += [(size, process, number) for number, size in enumerate(rss) if size >= least_bytes]
     kept.sort(key=lambda each: -each[0])
-    best = _best(_judged(kept, thp, has_swap), most)
+    best = _best(_judged(kept, host), most)
     return Candidates(tuple(best), mappings, seen, total, mappings - len(kept), gone)
 
 
-def candidate(entry: SmapsEntry, process: ProcessMaps, thp: ThpSettings | None, has_swap: bool) -> Candidate:
+def candidate(entry: SmapsEntry, process: ProcessMaps, host: Host) -> Candidate:
     """What advice could gain on one mapping."""
     memory = memory_of(entry.mapping)
-    may = eligibility(entry, memory, thp, process.thp_disabled)
+    may = eligibility(entry, memory, host.thp, process.thp_disabled, host.collapses)
     rss, huge, referenced = entry.use.rss_bytes or 0, huge_bytes(entry), entry.use.referenced_bytes
     idle = None if referenced is None else max(0, rss - referenced)
     gains = [
-        (_huge_gain(entry, rss, huge, thp), _huge_advice(may)),
-        (_idle_gain(entry, idle, memory, has_swap), "MADV_PAGEOUT"),
+        (_huge_gain(entry, rss, huge, host.thp), _huge_advice(may)),
+        (_idle_gain(entry, idle, memory, host.has_swap), "MADV_PAGEOUT"),
     ]
     gain, advice = max(((gain, advice) for gain, advice in gains if advice), default=(0, None))
     return Candidate(
@@ -158,11 +159,11 @@ def _idle_gain(entry: SmapsEntry, idle: int | None, memory: Memory | None, has_s
 
 
 def _judged(
-    kept: Sequence[tuple[int, ProcessMaps, int]], thp: ThpSettings | None, has_swap: bool
+    kept: Sequence[tuple[int, ProcessMaps, int]], host: Host
 ) -> Iterator[tuple[int, Candidate]]:
     """With the bound of all that follow."""
     for size, process, number in kept[:_MOST_JUDGED]:
-        yield size, candidate(process.index.entry(number), process, thp, has_swap)
+        yield size, candidate(process.index.entry(number), process, host)
 
 
 def _best(judged: Iterable[tuple[int, Candidate]], most: int) -> list[Candidate]:

@@ -6,13 +6,14 @@ Sources: Documentation/admin-guide/mm/transhuge.rst, mm/huge_memory.c (`__thp_vm
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from rtdebug.host.maps import MappingKind, SmapsEntry
 from rtdebug.host.thp import ThpSettings
 from rtdebug.madvise.advice import Memory
 
 _SPECIAL_FLAGS = frozenset({"io", "pf", "mm"})  # VM_IO, VM_PFNMAP, VM_MIXEDMAP
+_BY_COLLAPSE = ": by COLLAPSE only"
 _IN_USE = ("always", "inherit", "madvise", "within_size", "advise")
 
 
@@ -35,8 +36,17 @@ def aligned_bytes(start: int, end: int, page_bytes: int) -> int:
     return max(0, end // page_bytes * page_bytes - -(-start // page_bytes) * page_bytes)
 
 
-def eligibility(entry: SmapsEntry, memory: Memory | None, thp: ThpSettings | None, disabled: bool) -> Eligibility:
-    """Decide it. `disabled`: the process has prctl(PR_SET_THP_DISABLE)."""
+def eligibility(
+    entry: SmapsEntry, memory: Memory | None, thp: ThpSettings | None, disabled: bool, collapses: bool = True
+) -> Eligibility:
+    """Decide it. `disabled`: the process has prctl(PR_SET_THP_DISABLE). `collapses`: there is MADV_COLLAPSE."""
+    found = _with_collapse(entry, memory, thp, disabled)
+    return found if collapses else replace(found, collapse=False, why=found.why.removesuffix(_BY_COLLAPSE))
+
+
+def _with_collapse(
+    entry: SmapsEntry, memory: Memory | None, thp: ThpSettings | None, disabled: bool
+) -> Eligibility:
     flags = entry.vm_flags or ()
     if entry.is_hugetlb:
         return _no("hugetlb: its pages are huge already")
@@ -65,7 +75,7 @@ def _anon(advised: bool, thp: ThpSettings) -> Eligibility:
             return Eligibility(True, True, False, "enabled=madvise, and MADV_HUGEPAGE is set")
         case "madvise":
             return Eligibility(False, True, True, "enabled=madvise, and MADV_HUGEPAGE is not set")
-    return Eligibility(False, True, False, f"enabled={setting}: by COLLAPSE only")
+    return Eligibility(False, True, False, f"enabled={setting}{_BY_COLLAPSE}")
 
 
 def _shmem(entry: SmapsEntry, thp: ThpSettings) -> Eligibility:
@@ -77,7 +87,7 @@ def _shmem(entry: SmapsEntry, thp: ThpSettings) -> Eligibility:
     if entry.thp_eligible:
         return Eligibility(True, True, False, where)
     advisable = setting == "advise" and "hg" not in (entry.vm_flags or ())
-    return Eligibility(False, True, advisable, f"{where}: by COLLAPSE only")
+    return Eligibility(False, True, advisable, f"{where}{_BY_COLLAPSE}")
 
 
 def _smaller_sizes(thp: ThpSettings) -> str:

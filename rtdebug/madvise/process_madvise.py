@@ -12,8 +12,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from rtdebug.errors import HostUnable, RtdebugError, TargetError
-from rtdebug.madvise.advice import Advice
-from rtdebug.madvise.syscalls import libc, syscall
+from rtdebug.madvise.advice import Advice, Way
+from rtdebug.madvise.syscalls import libc, madvise, syscall
 
 _SYS_PROCESS_MADVISE = 440  # one number on every architecture but alpha
 STEP_BYTES = 32 << 20
@@ -44,6 +44,21 @@ def process_madvise(pidfd: int, address: int, length_bytes: int, advice: int) ->
     ffi, _ = libc()
     vector = ffi.from_buffer(struct.pack("QQ", address, length_bytes))
     return syscall(_SYS_PROCESS_MADVISE, pidfd, vector, 1, advice, 0)
+
+
+def is_taken(advice: Advice) -> bool:
+    """Whether this kernel has it, and takes it in the way it would be given: asked with no memory at all."""
+    try:
+        madvise(0, 0, advice.number)
+        if advice.way is Way.PROCESS_MADVISE:
+            pidfd = os.pidfd_open(os.getpid())
+            try:
+                syscall(_SYS_PROCESS_MADVISE, pidfd, libc()[0].NULL, 0, advice.number, 0)
+            finally:
+                os.close(pidfd)
+    except OSError as error:
+        return error.errno != errno.EINVAL  # anything else is for the real call to say
+    return True
 
 
 def advise_range(
@@ -101,11 +116,9 @@ def _refusal(failure: OSError, pid: int, advice: Advice) -> str:
 
 def _why(error: str, advice: Advice) -> str:
     if error == "EINVAL" and advice.name == "MADV_COLLAPSE":
-        return (
-            f"the kernel has it since Linux {advice.since}; it needs an aligned huge page in memory that may have one"
-        )
+        return "it needs an aligned huge page in memory that may have one"
     if error == "EINVAL":
-        return f"not for this kind of memory (locked, hugetlb, device), or a kernel before Linux {advice.since}"
+        return "not for this kind of memory (locked, hugetlb, device)"
     if error == "ENOMEM":
         return "no huge page is free, or the range is no longer mapped"
     if error in ("EAGAIN", "EBUSY"):

@@ -27,6 +27,8 @@ from tests.kernel.workload import MIB, memory_cgroup
 pytestmark = pytest.mark.kernel
 
 LENGTH = 16 * MIB
+COLLAPSES = read_host().collapses
+needs_collapse = pytest.mark.skipif(not COLLAPSES, reason="this kernel has no MADV_COLLAPSE (6.1)")
 
 
 def rtdebug(*arguments: object) -> subprocess.CompletedProcess[str]:
@@ -53,6 +55,7 @@ def flags(target: Target) -> tuple[str, ...]:
     return target.entry().vm_flags or ()
 
 
+@needs_collapse
 def test_collapse_makes_huge_pages_and_says_so() -> None:
     thp = read_thp()
     assert thp and thp.pmd_size_bytes
@@ -64,6 +67,23 @@ def test_collapse_makes_huge_pages_and_says_so() -> None:
         huge = target.entry().use.anonhugepages_bytes
         assert huge and huge >= LENGTH - 2 * thp.pmd_size_bytes
         assert found["applied"]["after"]["huge_bytes"] == huge
+
+
+def test_what_this_kernel_does_not_take_is_refused_with_the_version_that_does() -> None:
+    not_taken = read_host().not_taken
+    assert not_taken.isdisjoint({"MADV_COLD", "MADV_PAGEOUT", "MADV_DONTNEED", "MADV_DONTDUMP"}), "all since 5.10"
+    if not not_taken:
+        pytest.skip("this kernel has all advice")
+    with Target("borrowed", 1, LENGTH) as target:
+        arguments = ["apply", f"pid:{target.pid}", "--pid", target.pid, "--mapping", hex(target.address)]
+        for advice in (find_advice(name) for name in not_taken):
+            refused = rtdebug(*arguments, "--advice", advice.name)
+            assert refused.returncode == 3
+            assert f"this kernel takes no {advice.name}" in refused.stderr
+            assert f"Linux {advice.since} and newer" in refused.stderr
+        listed = json.loads(rtdebug("list", f"pid:{target.pid}", "--least", "4k", "-o", "json").stdout)
+        assert not_taken.isdisjoint({each["advice"] for each in listed["mappings"]})
+        assert target.end().values["wrong"] == "0"
 
 
 def test_cold_ages_it() -> None:
@@ -128,7 +148,7 @@ def test_it_ends_with_the_process() -> None:
 def test_a_dry_run_changes_nothing() -> None:
     with Target("borrowed", 1, LENGTH) as target:
         before = flags(target)
-        for advice in ("HUGEPAGE", "COLLAPSE"):
+        for advice in ("HUGEPAGE", "COLD", *(["COLLAPSE"] if COLLAPSES else [])):
             found = apply(target, advice, "--dry-run")
             assert found["applied"] is None
         assert flags(target) == before
@@ -183,6 +203,8 @@ def test_list_finds_what_huge_pages_would_help_and_what_is_idle() -> None:
             assert best["why"] == "enabled=madvise, and MADV_HUGEPAGE is not set"
             assert best["gain_bytes"] >= 62 * MIB
         assert found["total"]["mappings"] == len(read_smaps(target.pid))
+        if not COLLAPSES:
+            return
         apply(target, "COLLAPSE")
         again = json.loads(rtdebug("list", f"cgroup:{path}", "-o", "json").stdout)["mappings"][0]
         assert again["gain_bytes"] < best["gain_bytes"]
@@ -219,6 +241,7 @@ def test_the_guard_sees_a_container_come_near_its_limit() -> None:
         assert guard.check() == "the process has ended"
 
 
+@needs_collapse
 def test_collapse_of_what_may_have_no_huge_pages_names_the_reason() -> None:
     with Target("borrowed", 1, LENGTH) as target:
         apply(target, "NOHUGEPAGE")
@@ -252,6 +275,7 @@ def test_a_guard_that_objects_ends_it_before_its_time() -> None:
             hog.wait()
 
 
+@needs_collapse
 def test_a_part_that_cannot_be_collapsed_does_not_keep_the_rest_from_it() -> None:
     """A heap has parts that were never touched: there is nothing to collapse, and the kernel gives up a whole call."""
     code = """

@@ -12,6 +12,7 @@ from rtdebug.host.maps import MapsError, parse_maps, parse_smaps
 from rtdebug.host.smaps_index import parse_smaps_index
 from rtdebug.host.thp import SizeSettings, ThpSettings
 from rtdebug.madvise.advice import Memory
+from rtdebug.madvise.apply_plan import Host
 from rtdebug.madvise.candidates import ProcessMaps, find_candidates
 from rtdebug.madvise.eligible import aligned_bytes, eligibility
 from rtdebug.madvise.fitness import stacks
@@ -113,6 +114,10 @@ def test_reasons_beside_the_settings() -> None:
     assert not eligibility(large, Memory.FILE, THP, False).collapse
     own = replace(THP, enabled="never", sizes={2 * MIB: SizeSettings("always", None)})
     assert eligibility(large, Memory.ANON, own, False).faults
+    never = replace(THP, enabled="never")
+    assert eligibility(large, Memory.ANON, never, False).why == "enabled=never: by COLLAPSE only"
+    without = eligibility(large, Memory.ANON, never, False, collapses=False)
+    assert (without.collapse, without.why) == (False, "enabled=never")
 
 
 def test_shared_memory_has_a_setting_of_its_own() -> None:
@@ -139,8 +144,11 @@ def test_aligned_part(start: int, end: int, covered: int) -> None:
 BASE = 0x7F0000000000
 
 
-def ranked(*processes: ProcessMaps | None, swap: bool = False, most: int = 10, thp: ThpSettings = THP):
-    return find_candidates(processes, thp, swap, least_bytes=2 * MIB, most=most)
+def ranked(
+    *processes: ProcessMaps | None, swap: bool = False, most: int = 10, thp: ThpSettings = THP, lacks: str = ""
+):
+    host = Host(thp, has_swap=swap, ksm_runs=False, not_taken=frozenset({lacks}))
+    return find_candidates(processes, host, least_bytes=2 * MIB, most=most)
 
 
 def test_the_largest_gain_comes_first_and_not_the_largest_mapping() -> None:
@@ -156,6 +164,14 @@ def test_the_largest_gain_comes_first_and_not_the_largest_mapping() -> None:
         ("MADV_HUGEPAGE", 2),
     ]
     assert (found.mappings, found.left_out, found.rss_bytes) == (3, 1, 73 * MIB)
+
+
+def test_advice_that_the_kernel_does_not_have_is_not_given() -> None:
+    never = replace(THP, enabled="never")
+    mapping = process(entry(BASE, 8192, 8192))
+    assert [each.advice for each in ranked(mapping, thp=never).found] == ["MADV_COLLAPSE"]
+    assert [each.advice for each in ranked(mapping, thp=never, lacks="MADV_COLLAPSE").found] == [None]
+    assert [each.advice for each in ranked(mapping, lacks="MADV_COLLAPSE").found] == ["MADV_HUGEPAGE"]
 
 
 def test_what_lies_outside_of_aligned_pages_is_no_gain() -> None:
