@@ -42,7 +42,8 @@ _BUILD = re.compile(rf"(?:.*:[a-z-]+:|buildkit-)(?P<id>{_BUILD_ID})(?:\.scope)?"
 _NAMED_SCOPE = re.compile(r"(?P<prefix>runc|crun)-(?P<id>.+)\.scope")
 """Plain `runc --systemd-cgroup`: the id is any name."""
 _POD = re.compile(r"pod(?P<uid>[0-9a-f][0-9a-f-]+)")
-_POD_SLICE = re.compile(r"(?:.*-)?kubepods(?:-(?P<qos>besteffort|burstable))?-pod(?P<uid>[0-9a-f_]+)\.slice(?::.*)?")
+_QOS = ("besteffort", "burstable", "guaranteed")
+_POD_SLICE = re.compile(rf"(?:.*-)?kubepods(?:-(?P<qos>{'|'.join(_QOS)}))?-pod(?P<uid>[0-9a-f_]+)\.slice(?::.*)?")
 _NOMAD = ("nomad", re.compile(rf"(?P<id>{_UUID}\..+)\.scope"))
 _UNDER: dict[str, tuple[str | None, re.Pattern[str]]] = {
     "docker": ("docker", re.compile(_ID)),
@@ -194,7 +195,7 @@ def _with_pod(found: CgroupPath, parent: str, component: str) -> CgroupPath:
     if match := _POD_SLICE.fullmatch(component):
         return replace(found, kind="pod", pod_uid=match["uid"].replace("_", "-"), qos=match["qos"] or "guaranteed")
     match = _POD.fullmatch(component)
-    if match and (parent == "kubepods" or parent in ("burstable", "besteffort")):
+    if match and (parent == "kubepods" or parent in _QOS):
         qos = "guaranteed" if parent == "kubepods" else parent
         return replace(found, kind="pod", pod_uid=match["uid"], qos=qos)
     return found

@@ -61,6 +61,7 @@ def test_containers(path, container_id, runtime):
     [
         (f"/kubepods/besteffort/pod{POD}/{A}", POD, "besteffort"),
         (f"/kubepods/pod{POD}/{A}", POD, "guaranteed"),
+        (f"/kubepods/guaranteed/pod{POD}/{A}", POD, "guaranteed"),
         (f"/kubepods.slice/kubepods-pod{POD_}.slice/crio-{A}.scope", POD, "guaranteed"),
         (f"/kubelet.slice/kubelet-kubepods.slice/kubelet-kubepods-burstable.slice/"
          f"kubelet-kubepods-burstable-pod{POD_}.slice/cri-containerd-{A}.scope", POD, "burstable"),
