@@ -59,6 +59,7 @@ _UNDER: dict[str, tuple[str | None, re.Pattern[str]]] = {
 _MACHINE = re.compile(r"(?:machine-(?P<scope>.+)\.scope|(?:systemd-nspawn|container)@(?P<service>.+)\.service)")
 """What systemd-machined knows: nspawn's containers (NixOS starts them as `container@`), libvirt's, and also VMs."""
 _LIBVIRT_LXC = re.compile(r"machine-lxc-(?:\d+-)?(?P<scope>.+)\.scope|(?P<folder>.+)\.libvirt-lxc")
+_RKT = re.compile(rf"machine-rkt-(?P<id>{_UUID})\.scope")
 _ECS_TASK_CONTAINER = re.compile(r"[0-9a-f]{32}-\d+")
 _UNIT = re.compile(r".+\.(?:service|scope|slice|socket|mount|swap)")
 _SYSTEMD_ESCAPE = re.compile(r"\\x([0-9a-f]{2})")
@@ -223,6 +224,8 @@ def _machine_in(parent: str, component: str) -> tuple[str, str] | None:
     """Name and runtime, if this component is the cgroup of a container that systemd-machined knows."""
     if match := _LIBVIRT_LXC.fullmatch(_unescape(component)):
         return match["scope"] or match["folder"], "libvirt-lxc"
+    if match := _RKT.fullmatch(_unescape(component)):
+        return match["id"], "rkt"
     machine = _MACHINE.fullmatch(_unescape(parent))
     if component == "payload" and machine:  # without it the scope may be a VM's
         return machine["scope"] or machine["service"], "systemd-nspawn"

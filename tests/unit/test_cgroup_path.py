@@ -48,6 +48,7 @@ TASK = "c3" * 16
         ("/machine.slice/container@nix.service/payload", "nix", "systemd-nspawn"),
         (r"/machine.slice/machine-lxc\x2d77\x2da\x2db.scope/libvirt", "a-b", "libvirt-lxc"),
         ("/machine/old.libvirt-lxc", "old", "libvirt-lxc"),
+        ("/machine.slice/machine-rkt\\x2d" + POD.replace("-", "\\x2d") + ".scope/system.slice/a.service", POD, "rkt"),
     ],
 )
 def test_containers(path, container_id, runtime):
