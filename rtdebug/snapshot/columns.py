@@ -29,7 +29,11 @@ _SIZE = b"\nSize:"
 _LAST_LINE = b"\nVmFlags:"
 _PART_BYTES = 1 << 20
 _FLAGS = re.compile(rb"^VmFlags:(.*)", re.MULTILINE)
-_ELIGIBLE = re.compile(rb"^THPeligible: +(\d)", re.MULTILINE)
+_ELIGIBLE = re.compile(rb"^THPeligible:\s+(\d)", re.MULTILINE)  # tabs since v5.2
+_SHORT_LINE = re.compile(rb"\nFilePmdMapped:[ \d]{9} kB\n")
+"""A byte short since Linux kernel commit 60fbf0ab5da1 ("mm,thp: stats for file backed THP") (in v5.4). Set right, with
+the tabs of THPeligible, by "/proc/PID/smaps: consistent whitespace output format" (of July 2020).
+"""
 
 _Table = npt.NDArray[np.int64]
 _Key = tuple[bytes, bytes]
@@ -65,7 +69,10 @@ def _entries(text: bytes) -> Iterator[_Key]:
 
     The kernel escapes newlines in names: no name can forge a line.
     """
+    is_short = _SHORT_LINE.search(text, 0, _PART_BYTES) is not None
     for part in _parts(text):
+        if is_short:
+            part = part.replace(b"\nFilePmdMapped:", b"\nFilePmdMapped: ")
         head, *pieces = part.split(_SIZE)
         for piece in pieces:
             body, _, following = piece.rpartition(b"\n")
