@@ -30,6 +30,7 @@ _LAST_LINE = b"\nVmFlags:"
 _PART_BYTES = 1 << 20
 _FLAGS = re.compile(rb"^VmFlags:(.*)", re.MULTILINE)
 _ELIGIBLE = re.compile(rb"^THPeligible:\s+(\d)", re.MULTILINE)  # tabs since v5.2
+_PROTECTION_KEY = re.compile(rb"^ProtectionKey:.*\n", re.MULTILINE)
 _SHORT_LINE = re.compile(rb"\nFilePmdMapped:[ \d]{9} kB\n")
 """A byte short since Linux kernel commit 60fbf0ab5da1 ("mm,thp: stats for file backed THP") (in v5.4). Set right, with
 the tabs of THPeligible, by "/proc/PID/smaps: consistent whitespace output format" (of July 2020).
@@ -135,7 +136,7 @@ def _grouped(keys: Sequence[_Key], counts: Sequence[int], table: _Table, names: 
 
 def _without_offset(head: bytes, tail: bytes) -> _Key:
     _, perms, _, file = head.split(b" ", 3)
-    return b" %s 00000000 %s" % (perms, file), tail
+    return b" %s 00000000 %s" % (perms, file), _PROTECTION_KEY.sub(b"", tail)
 
 
 _Maker = Callable[[bytes, bytes, int, list[int]], MappingGroup]

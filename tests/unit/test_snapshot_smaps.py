@@ -136,6 +136,12 @@ def test_the_line_that_was_a_blank_short():
     assert (anon.thp_eligible, hostile.thp_eligible) == (False, True)
 
 
+def test_protection_keys_part_no_groups():
+    keys = [f"ProtectionKey:  {key:>8}" for key in (0, 1)]
+    (group,) = same(text_of(block(ANON, keys_after=keys[0]), block(OTHER_ANON, keys_after=keys[1])))
+    assert group.count == 2
+
+
 def test_older_kernels_know_less():
     keys = [key for key in KEYS if key not in ("Pss_Dirty", "KSM", "FilePmdMapped")]
     (group,) = same(text_of(block(ANON, keys=keys)))
