@@ -61,7 +61,7 @@ def groups_by_columns(text: bytes) -> list[MappingGroup] | None:
         return None
     if figures is None:
         return None
-    keys = [_without_offset(head, body[end:]) for (head, body), end in zip(counts, ends, strict=True)]
+    keys = [_group_key(head, body[end:]) for (head, body), end in zip(counts, ends, strict=True)]
     return _grouped(keys, list(counts.values()), np.column_stack((sizes, figures)), names)
 
 
@@ -134,7 +134,8 @@ def _grouped(keys: Sequence[_Key], counts: Sequence[int], table: _Table, names: 
     return [make(*key, count, row) for key, count, row in zip(index_of, totals, sums, strict=True)]
 
 
-def _without_offset(head: bytes, tail: bytes) -> _Key:
+def _group_key(head: bytes, tail: bytes) -> _Key:
+    """Without what parts no groups: where in the file it begins, and its protection key."""
     _, perms, _, file = head.split(b" ", 3)
     return b" %s 00000000 %s" % (perms, file), _PROTECTION_KEY.sub(b"", tail)
 
