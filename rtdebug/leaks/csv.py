@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
     from rtdebug.leaks.series import Floats, Ints
 
-_TIME = re.compile(r"time|date|timestamp|ts|@timestamp", re.IGNORECASE)
-_NAMED_TIME = re.compile(r"timestamp|_time$|^time|datetime|^elapsed", re.IGNORECASE)
+_TIME = re.compile(r"time|date|timestamp|@timestamp|ts(?:_\w+)?|utc|epoch\w*|unix\w*", re.IGNORECASE)
+_NAMED_TIME = re.compile(r"timestamp|_time$|^time|datetime", re.IGNORECASE)
 _NUMBER = re.compile(r"|sample|index|n|step|unnamed: 0", re.IGNORECASE)
 _DATE = r"\W*(?:\d{4}[-/]\d\d?[-/]\d\d?|\d{1,2}[./]\d{1,2}[./]\d{2,4}|[A-Z][a-z]{2},? +\w+ +\w+)"
 _CLOCK = r"\W*\d{1,2}:\d\d(?::\d\d)?"
@@ -35,6 +35,7 @@ _UNIT = r"\s*(?:[kKMGT]i?[bB]?|[bB]|%)\s*"
 _WHO = re.compile(
     r"names?|containers?|pod|image|process|comm|command|service|id|instance|host|node|namespace|app", re.IGNORECASE
 )
+_MOST_COLUMNS = 20_000
 NO_TIMES = "no times in the file: dates mean nothing, only --interval counts"
 
 
@@ -94,11 +95,10 @@ def _of_memory(columns: list[str]) -> tuple[list[str], list[str]]:
     if sum("-" in metric or "=" in metric for metric in map(_metric, columns)) * 2 > len(columns):
         return columns, []
     says = {column: names_memory(_metric(column)) for column in columns}
-    held = [
-        column
-        for column in columns
-        if says[column] or (says[column] is None and unit_in_name(_metric(column)) not in (None, PERCENT))
-    ]
+    units = {column for column in columns if unit_in_name(_metric(column)) not in (None, PERCENT)}
+    if any(says.values()):  # beside those that are named after memory, a unit is not enough: wal_bytes
+        units = {column for column in units if kind_in_name(_metric(column)) != "usage"}
+    held = [column for column in columns if says[column] or (says[column] is None and column in units)]
     return (held, [column for column in columns if column not in held]) if held else (columns, [])
 
 
@@ -134,6 +134,8 @@ def _frame(text: str, name: str) -> tuple[pd.DataFrame, tuple[str, ...]]:
         delimiter = "\t"
         text = re.sub(r"^ +| +$", "", re.sub(r"(?<=\S) {2,}(?=\S)", "\t", text), flags=re.MULTILINE)
         first = text.split("\n", 1)[0]
+    if first.count(delimiter) > _MOST_COLUMNS:
+        raise UsageProblem(f"{name}: its first line has {first.count(delimiter)} columns", "give a CSV with fewer")
     header = None if _is_row(first.split(delimiter)) else 0
     skipped: list[list[str]] = []
 
@@ -207,13 +209,16 @@ def _all(cells: pd.Series[str], pattern: str) -> bool:
 
 
 def _time_column(frame: pd.DataFrame) -> str | None:
-    """By its name, else the first column that holds dates or times of day."""
+    """By its name, else the first column that holds dates or times of day, else one that counts from a start."""
     head = frame.iloc[:50]
     for column in frame.columns:
         if _TIME.fullmatch(column) or _NAMED_TIME.search(column):
             return str(column)
     for column in frame.columns:
         if head[column].astype(str).str.match(rf"{_DATE}|{_CLOCK}").mean() > 0.5:
+            return str(column)
+    for column in frame.columns:
+        if re.match(r"elapsed|uptime", column, re.IGNORECASE):
             return str(column)
     first = str(frame.columns[0])
     is_unix = first == "column 1" and _all(head[first], r"1\d{9}(?:\.\d+|\d{3}|\d{6}|\d{9})?")

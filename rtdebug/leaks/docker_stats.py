@@ -25,6 +25,10 @@ _TIME = re.compile(
     r"\b[A-Z][a-z]{2},? (?:[A-Z][a-z]{2} +\d+|\d+ [A-Z][a-z]{2}),? (?:\d{4} )?\d\d:\d\d:\d\d(?: [AP]M)?(?: [A-Z]{3,5})?"
     r"(?: \d{4})?|^(?:top - |\W*)\d\d:\d\d:\d\d\b(?: [AP]M)?"
 )
+_LONGEST = 1000
+"""No line of these tools is longer; what is longer is something else."""
+_DEEPEST = 4
+"""What docker says is no deeper."""
 _BEGIN = re.compile(r"[\[{]")
 
 
@@ -44,7 +48,7 @@ def is_table(head: str) -> bool:
         for delimiter in ",;\t|":
             if 0 < lines[0].count(delimiter) <= "".join(lines[1:2]).count(delimiter):
                 return False
-    return any(_HEADER.match(line) or _told(line)[1] for line in lines[:200])
+    return any(_HEADER.match(line[:_LONGEST]) or _told(line)[1] for line in lines[:200])
 
 
 def is_json_lines(head: str) -> bool:
@@ -77,7 +81,7 @@ def _table_samples(lines: Sequence[str]) -> Iterator[_Sample]:
     for line in lines:
         stamp, rows = _told(line)
         moment = stamp or moment
-        if _HEADER.match(line):
+        if _HEADER.match(line[:_LONGEST]):
             number += bool(seen)
             seen.clear()
             continue
@@ -98,6 +102,7 @@ def _stamps_follow(lines: Sequence[str]) -> bool:
 
 def _told(line: str) -> tuple[str | None, list[Row]]:
     """Return the time in a line, as it is written, and what else it tells."""
+    line = line[:_LONGEST]
     stamp = _TIME.search(line)
     if stamp is None:
         return None, list(rows_of(line))
@@ -125,7 +130,7 @@ def _json_samples(text: str) -> Iterator[_Sample]:
 
 def _flat(value: object, key: str = "") -> Iterator[tuple[str, object]]:
     """Give what is in an object by its keys in small letters: `memory_stats.usage`."""
-    if isinstance(value, dict):
+    if isinstance(value, dict) and key.count(".") < _DEEPEST:
         for name, each in value.items():
             yield from _flat(each, f"{key}.{name}".lower().lstrip("."))
     else:

@@ -48,7 +48,7 @@ def read_foreign(path: Path, hints: Hints) -> list[Series]:
     if re.match(r"\s*(?:\{|\[\s*[\[{\]])", head):
         try:
             return prometheus.parse(json.loads(text), path.name, hints)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise RtdebugError(
                 f"{path} is no whole JSON document: {error}", "it may be cut short: export it again"
             ) from error

@@ -2,6 +2,7 @@
 
 import json
 import re
+import time
 
 import numpy as np
 import pytest
@@ -82,11 +83,13 @@ def test_a_date_and_a_time_in_columns_of_their_own(read):
 
 def test_only_memory_that_is_held_is_judged(read):
     found = read(
-        "timestamp,cpu_percent,rss_mb,vms_mb,peak_rss_mb,free_mb,threads,net_rx_bytes,latency_ms,mem_percent\n"
-        "2026-03-01 09:00:00,97.1,40,900,41,70,13,1000,3,4.1\n2026-03-01 09:00:10,96.1,41,900,41,69,13,2000,3,4.2\n"
+        "elapsed_s,utc,cpu_percent,rss_mb,vms_mb,peak_rss_mb,free_mb,threads,net_rx_bytes,wal_bytes,ms,mem_percent\n"
+        "1,2026-03-01 09:00:00,97.1,40,900,41,70,13,1000,5,3,4.1\n"
+        "2,2026-03-01 09:00:10,96.1,41,900,41,69,13,2000,6,3,4.2\n"
     )
     series = only(found)
     assert series.value.tolist() == [40e6, 41e6]
+    assert steps_s(series) == [10]
     assert series.labels.kind == "anon"
     assert any("cpu_percent" in note and "vms_mb" in note for note in series.notes)
 
@@ -354,6 +357,30 @@ def test_what_prometheus_has_beside_memory(read):
     }
     with pytest.raises(RtdebugError, match="parse error"):
         read('{"status": "error", "errorType": "bad_data", "error": "parse error"}')
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "[" * 100_000,
+        '{"a":' * 100_000,
+        '{"a":' * 900 + '{"memory_stats": 1}' + "}" * 900,
+        '[{"Name":"a","MemUsage":"5MiB / 9MiB"},' * 2000,
+        "a" * 500_000,
+        "1 " * 200_000,
+        "1B/" * 100_000,
+        "| a | b |\n" * 20_000,
+        "MEM USAGE / LIMIT" * 20_000,
+        "," * 1_000_000,
+    ],
+)
+def test_what_is_nothing_is_soon_known(read, text):
+    began = time.process_time()
+    try:
+        read(text, interval_s=5)
+    except RtdebugError as error:
+        assert error.hint
+    assert time.process_time() - began < 10
 
 
 def test_a_leak_that_is_killed_at_its_limit_says_how_often(read):
