@@ -5,6 +5,8 @@ from __future__ import annotations
 import io
 import re
 import warnings
+from dataclasses import dataclass
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from rtdebug.errors import RtdebugError, UsageProblem
@@ -21,6 +23,10 @@ if TYPE_CHECKING:
 
     from rtdebug.leaks.series import Floats, Ints
 
+    _Scaled = tuple[Floats, str, tuple[str, ...]]
+    """Numbers, their unit, and notes."""
+
+_ID = r"[0-9a-f]{12}|[0-9a-f]{64}"
 _TIME = re.compile(r"time|date|timestamp|@timestamp|ts(?:_\w+)?|utc|epoch\w*|unix\w*", re.IGNORECASE)
 _NAMED_TIME = re.compile(r"timestamp|_time$|^time|datetime", re.IGNORECASE)
 _NUMBER = re.compile(r"|sample|index|n|step|unnamed: 0", re.IGNORECASE)
@@ -60,8 +66,8 @@ def parse(text: str, name: str, hints: Hints) -> list[Series]:
     time_ns, wrong = _times(frame, time_column, number_column, groups, name, hints)
     notes += (wrong,) if wrong else ()
     limit_values = _in_unit(limits[0], *parsed[limits[0]], hints, name)[0] if limits and usages != limits else None
-    hosts = host_memory(_last(limit_values[rows]) for _, rows in groups) if limit_values is not None else None
-    scaled, without = {}, None
+    scaled: dict[str, _Scaled] = {}
+    without: UsageProblem | None = None
     for column in usages:
         try:
             scaled[column] = _in_unit(column, *parsed[column], hints, name)
@@ -75,14 +81,19 @@ def parse(text: str, name: str, hints: Hints) -> list[Series]:
         raise without
     if len({unit for _, unit, _ in scaled.values()}) > 1:  # percent of what is there in bytes too
         scaled = {column: found for column, found in scaled.items() if found[1] != PERCENT}
+    if limit_values is None and (limit_column := _limit_without_a_name(scaled, groups)):
+        limit_values = scaled.pop(limit_column)[0]
+        notes += (f"{limit_column} is taken as the limit: it is constant, and nothing is above it",)
+    hosts = host_memory(_last(limit_values[group.rows]) for group in groups) if limit_values is not None else None
     found = []
     for column, (numbers, unit, more_notes) in scaled.items():
-        for group, rows in groups:
-            label = " ".join(part for part in (group, _owner(column) if len(scaled) > 1 else "") if part)
+        for group in groups:
+            rows, starts = group.rows, tuple(time_ns[group.lives].tolist())
+            label = " ".join(part for part in (group.name, _owner(column) if len(scaled) > 1 else "") if part)
             labels = Labels(label or name.removesuffix(".csv"), kind_in_name(_metric(column)), unit)
             limit = _last(limit_values[rows]) if limit_values is not None else None
             limit = None if limit == hosts else limit
-            series = clean(labels, time_ns[rows], numbers[rows], limit=limit)
+            series = clean(labels, time_ns[rows], numbers[rows], limit=limit, restarts_ns=starts)
             found.append(_with_notes(series, (*notes, *more_notes)))
     return found
 
@@ -234,7 +245,7 @@ def _times(
     frame: pd.DataFrame,
     time_column: str | None,
     number_column: str | None,
-    groups: list[tuple[str, NDArray[np.int64]]],
+    groups: list[_Group],
     name: str,
     hints: Hints,
 ) -> tuple[Ints, str | None]:
@@ -246,8 +257,8 @@ def _times(
     if hints.interval_s is None:
         raise UsageProblem(f"{name}: there is no column of times", "say how far the samples are apart: --interval 10s")
     numbers = np.zeros(len(frame))
-    for _, rows in groups:
-        numbers[rows] = np.arange(len(rows))
+    for group in groups:
+        numbers[group.rows] = np.arange(len(group.rows))
     if number_column:
         numbers = pd.to_numeric(frame[number_column], errors="coerce").to_numpy(float)
     seconds = np.nan_to_num(numbers * hints.interval_s, nan=-1e9)
@@ -261,24 +272,64 @@ def _is_number(text: pd.Series[str], numbers: Floats) -> bool:
     return bool(np.count_nonzero(np.isfinite(numbers)) > 0.5 * np.count_nonzero(there)) or not there.any()
 
 
-def _groups(frame: pd.DataFrame, texts: list[str]) -> list[tuple[str, NDArray[np.int64]]]:
+@dataclass(frozen=True, slots=True)
+class _Group:
+    """The rows of one container."""
+
+    name: str
+    rows: NDArray[np.int64]
+    lives: NDArray[np.int64]
+    """The first row of each of its ids but the first: it was restarted."""
+
+
+def _groups(frame: pd.DataFrame, texts: list[str]) -> list[_Group]:
     """Rows by what the columns of text say; all of them without one."""
     import numpy as np
 
-    who = [column for column in texts if any(map(_WHO.fullmatch, words_in(column)))]
-    who = [column for column in who if "id" not in words_in(column)] or who or texts
-    names = [column for column in who if who is not texts or frame[column].nunique() < max(2, len(frame))]
+    ids = [column for column in texts if "id" in words_in(column) or _all(frame[column].str.strip(), _ID)]
+    others = [column for column in texts if column not in ids]
+    who = [column for column in others if any(map(_WHO.fullmatch, words_in(column)))]
+    names = who or [column for column in others if frame[column].nunique() < max(2, len(frame))] or ids
+    none = np.zeros(0, np.int64)
     if not names:
-        return [("", np.arange(len(frame)))]
-    code = frame[names].fillna("-").groupby(names, sort=False).ngroup().to_numpy()
+        return [_Group("", np.arange(len(frame)), none)]
+    found = []
+    named, marked = frame[names].fillna("-"), frame[ids]
+    for rows in _alike(named):
+        name = " ".join(named.iloc[rows[0]])
+        lives = [rows[part] for part in _alike(marked.iloc[rows])] if ids and names is not ids else [rows]
+        if all(before[-1] < after[0] for before, after in pairwise(lives)):
+            found.append(_Group(name, rows, np.array([life[0] for life in lives[1:]], np.int64)))
+        else:  # several at a time: only their ids tell them apart
+            found += [_Group(f"{name} {marked.iloc[life[0], 0]}", life, none) for life in lives]
+    return found
+
+
+def _alike(frame: pd.DataFrame) -> list[NDArray[np.int64]]:
+    """Give the rows that are alike, in the order of the first of them."""
+    import numpy as np
+
+    code = frame.fillna("-").groupby(list(frame.columns), sort=False).ngroup().to_numpy()
     order = np.argsort(code, kind="stable")
-    parts = np.split(order, np.flatnonzero(np.diff(code[order])) + 1)
-    return [(" ".join(frame[names].iloc[part[0]].fillna("-")), part) for part in parts]
+    return np.split(order, np.flatnonzero(np.diff(code[order])) + 1)
+
+
+def _limit_without_a_name(scaled: dict[str, _Scaled], groups: list[_Group]) -> str | None:
+    """Return the last of the columns of a file without a header, if it is constant and no other is ever above it."""
+    import numpy as np
+
+    *others, last = scaled
+    limit = scaled[last][0]
+    if not others or not re.fullmatch(r"column \d+", last) or PERCENT in {unit for _, unit, _ in scaled.values()}:
+        return None
+    constant = all(len(np.unique(limit[group.rows])) == 1 for group in groups)
+    below = all(bool(np.all(np.nan_to_num(scaled[column][0]) <= limit)) for column in others)
+    return last if constant and below and np.nan_to_num(limit).min() > 0 else None
 
 
 def _in_unit(
     column: str, numbers: Floats, units: pd.Series[str], hints: Hints, name: str
-) -> tuple[Floats, str, tuple[str, ...]]:
+) -> _Scaled:
     """Return numbers in bytes or percent, the unit's name, and notes."""
     import numpy as np
 

@@ -146,6 +146,24 @@ def test_a_unit_in_a_column_of_its_own_and_no_header(read):
     assert only(found).value.tolist() == [31.5 * MIB, 512 * MIB]
 
 
+def test_a_limit_without_a_header(read):
+    rows = "".join(f"2026-03-01T09:00:{at},0f1e2d3c4b5a,api:1.2,{at}.5,MiB,96,MiB\n" for at in range(10, 30))
+    series = only(read(rows))
+    assert (series.labels.name, series.limit) == ("api:1.2", 96 * MIB)
+    assert any("taken as the limit" in note for note in series.notes)
+    assert len(read(rows + "2026-03-01T09:00:30,0f1e2d3c4b5a,api:1.2,31.5,MiB,97,MiB\n")) == 2
+
+
+def test_ids_beside_a_name(read):
+    row = "2026-03-01T09:00:{:02d},{},api,{}MiB\n"
+    one_by_one = "".join(row.format(at, "0f1e2d3c4b5a" if at < 30 else "9f1e2d3c4b5a", at) for at in range(10, 50))
+    series = only(read("time,container_id,name,mem\n" + one_by_one))
+    assert series.labels.name == "api"
+    assert [(at - series.time_ns[0]) / 1e9 for at in series.restarts_ns] == [20]
+    at_once = "".join(row.format(at, f"{at % 2}f1e2d3c4b5a", at) for at in range(10, 50))
+    assert set(read("time,container_id,name,mem\n" + at_once)) == {"api 0f1e2d3c4b5a", "api 1f1e2d3c4b5a"}
+
+
 def test_one_value_a_line(read):
     series = only(read("31.5MiB \n32.5MiB \n33.5MiB \n", interval_s=60))
     assert series.value.tolist() == [31.5 * MIB, 32.5 * MIB, 33.5 * MIB]
