@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 _ID = r"[0-9a-f]{12}|[0-9a-f]{64}"
 _TIME = re.compile(r"time|date|timestamp|@timestamp|ts(?:_\w+)?|utc|epoch\w*|unix\w*", re.IGNORECASE)
 _NAMED_TIME = re.compile(r"timestamp|_time$|^time|datetime", re.IGNORECASE)
+_FROM_START = re.compile(r"elapsed.*|uptime.*|t|t_\w+|secs?|seconds|minutes|hours|days", re.IGNORECASE)
 _NUMBER = re.compile(r"|sample|index|n|step|unnamed: 0", re.IGNORECASE)
 _DATE = r"\W*(?:\d{4}[-/]\d\d?[-/]\d\d?|\d{1,2}[./]\d{1,2}[./]\d{2,4}|[A-Z][a-z]{2},? +\w+ +\w+)"
 _CLOCK = r"\W*\d{1,2}:\d\d(?::\d\d)?"
@@ -215,8 +216,11 @@ def _joined(frame: pd.DataFrame) -> pd.DataFrame:
 
 def _all(cells: pd.Series[str], pattern: str) -> bool:
     """Whether all cells that hold something are of a pattern."""
-    there = cells[cells.notna() & ~cells.str.fullmatch(_MISSING).fillna(value=True)]
-    return len(there) > 0 and bool(there.str.fullmatch(pattern).all())
+    for part in (cells.iloc[:100], cells):  # most are told apart by the first ones
+        there = part[part.notna() & ~part.str.fullmatch(_MISSING).fillna(value=True)]
+        if not len(there) or not there.str.fullmatch(pattern).all():
+            return False
+    return True
 
 
 def _time_column(frame: pd.DataFrame) -> str | None:
@@ -229,7 +233,7 @@ def _time_column(frame: pd.DataFrame) -> str | None:
         if head[column].astype(str).str.match(rf"{_DATE}|{_CLOCK}").mean() > 0.5:
             return str(column)
     for column in frame.columns:
-        if re.match(r"elapsed|uptime", column, re.IGNORECASE):
+        if _FROM_START.fullmatch(column):
             return str(column)
     first = str(frame.columns[0])
     is_unix = first == "column 1" and _all(head[first], r"1\d{9}(?:\.\d+|\d{3}|\d{6}|\d{9})?")

@@ -113,4 +113,4 @@ def names_limit(name: str) -> bool:
 
 def words_in(name: str) -> list[str]:
     """Words in small letters: of `rssMB`, `RSS (MB)`, `heapUsed`, `mem_rss`."""
-    return re.findall(r"[a-z]+|%", re.sub(r"(?<=[a-z])(?=[A-Z])", " ", name).lower())
+    return re.findall(r"[a-z]+|%", re.sub(r"(?<=[a-z])(?<![KMGT]i)(?=[A-Z])", " ", name).lower())

@@ -76,6 +76,26 @@ def test_times_without_a_date_tell_distances_only(read, header, times, expected_
     assert any("how far they are apart" in note for note in series.notes)
 
 
+@pytest.mark.parametrize(
+    ("header", "cell", "expected"),
+    [
+        ("heapUsedMB", "5", 5e6),
+        ("rssMiB", "5", 5 * MIB),
+        ("cacheMiB", "5", 5 * MIB),
+        ("used", "5mib", 5 * MIB),
+        ("used", "5gb", 5e9),
+        ("used", "512k", 512 * KIB),
+        ("RSS [kB]", "5", 5e3),
+        ("MemPerc", "5", 5),
+    ],
+)
+def test_units_in_other_hands(read, header, cell, expected):
+    series = only(read(f"t,{header}\n0,{cell}\n60,{cell}\n"))
+    assert series.value.tolist() == [expected, expected]
+    assert series.labels.unit == ("percent" if expected == 5 else "bytes")
+    assert series.labels.kind == ("file" if "cache" in header else kind_in_name(header))
+
+
 def test_a_date_and_a_time_in_columns_of_their_own(read):
     series = only(read("Date,Time,Used (MiB)\n2026-03-01,23:59:30,7\n2026-03-02,00:00:30,8\n"))
     assert steps_s(series) == [60]
