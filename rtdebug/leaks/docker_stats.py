@@ -12,6 +12,7 @@ from rtdebug.errors import UsageProblem
 from rtdebug.leaks.csv import NO_TIMES, host_memory
 from rtdebug.leaks.foreign import Hints
 from rtdebug.leaks.quantities import BEGIN_NS, parse_times
+from rtdebug.leaks.records import flattened
 from rtdebug.leaks.rows import Row, rows_of, usage_in
 from rtdebug.leaks.series import NS_PER_S, Labels, Series, clean
 
@@ -27,8 +28,6 @@ _TIME = re.compile(
 )
 _LONGEST = 1000
 """No line of these tools is longer; what is longer is something else."""
-_DEEPEST = 4
-"""What docker says is no deeper."""
 _BEGIN = re.compile(r"[\[{]")
 
 
@@ -114,7 +113,7 @@ def _json_samples(text: str) -> Iterator[_Sample]:
     rounds: dict[str, int] = {}
     moment: str | None = None
     for before, fields in _objects(text):
-        values = dict(_flat(fields))
+        values = {key.lower(): value for key, value in flattened(fields)}
         for match in _TIME.finditer(before):
             moment = match[0]
         own = (values.get(key) for key in ("read", "time", "timestamp", "@timestamp"))
@@ -126,15 +125,6 @@ def _json_samples(text: str) -> Iterator[_Sample]:
             rounds[named] = rounds.get(named, -1) + 1
             row = Row(named, str(ident) if ident else None, *figures)
             yield _Sample(row, stamp, rounds[named])
-
-
-def _flat(value: object, key: str = "") -> Iterator[tuple[str, object]]:
-    """Give what is in an object by its keys in small letters: `memory_stats.usage`."""
-    if isinstance(value, dict) and key.count(".") < _DEEPEST:
-        for name, each in value.items():
-            yield from _flat(each, f"{key}.{name}".lower().lstrip("."))
-    else:
-        yield key, value
 
 
 def _objects(text: str) -> Iterator[tuple[str, dict[str, Any]]]:

@@ -355,6 +355,23 @@ def test_json_of_docker_podman_and_the_api(read):
     assert (series.labels.name, series.value.tolist(), series.limit) == ("a", [24 * MIB], 96 * MIB)
 
 
+def test_json_with_an_object_for_each_sample(read):
+    rows = [{"t": 1772355600 + at, "cpu": 3, "proc": {"rss_kb": 7000 + at, "name": "api"}} for at in (0, 10, 20)]
+    lines = "".join(json.dumps(row) + "\n" for row in rows)
+    for text in (lines + '{"t": 177', json.dumps(rows), json.dumps(rows, indent=1)):
+        series = only(read(text))
+        assert (series.labels.name, series.value.tolist()) == ("api", [7000e3, 7010e3, 7020e3])
+        assert steps_s(series) == [10, 10]
+
+
+def test_lines_of_victoria_metrics(read):
+    values = {"values": [7, 8], "timestamps": [1772355600000, 1772355610000]}
+    lines = "".join(json.dumps({"metric": {**POD, "pod": pod}, **values}) + "\n" for pod in ("api-0", "api-1"))
+    found = read(lines)
+    assert set(found) == {"shop/api-0/api", "shop/api-1/api"}
+    assert steps_s(found["shop/api-0/api"]) == [10]
+
+
 def matrix(*results):
     found = [{"metric": metric, "values": values} for metric, values in results]
     return json.dumps({"status": "success", "data": {"resultType": "matrix", "result": found}})
