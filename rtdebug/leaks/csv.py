@@ -369,7 +369,8 @@ def host_memory(limits: Iterable[float | None]) -> float | None:
     """
     shown = [limit for limit in limits if limit]
     largest = max(shown, default=0.0)
-    is_round = any(largest % unit == 0 for unit in (64 << 20, 10**8))
+    rounding = 2e-4 * largest if largest < 4 << 30 else 0  # four digits are shown: 1500m is 1.465GiB
+    is_round = any(abs(largest - round(largest / unit) * unit) <= rounding for unit in (50 << 20, 64 << 20, 10**8))
     return None if is_round or shown.count(largest) < 2 else largest
 
 

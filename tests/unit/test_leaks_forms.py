@@ -8,7 +8,9 @@ import numpy as np
 import pytest
 
 from rtdebug.errors import RtdebugError, UsageProblem
+from rtdebug.leaks.csv import host_memory
 from rtdebug.leaks.foreign import Hints, kind_in_name, names_limit, names_memory, read_foreign
+from rtdebug.leaks.quantities import factor_of
 from rtdebug.leaks.verdict import judge_series
 
 MIB = 1 << 20
@@ -256,10 +258,20 @@ def test_limits_that_are_set_and_the_memory_of_the_host(read):
     )
     found = read(text, interval_s=10)
     assert {name: series.limit for name, series in found.items()} == {"a": None, "b": None, "c": 96 * MIB}
-    same = read(
-        round_of(("0a1b2c3d4e5f", "a", "1MiB", "512MiB"), ("1a1b2c3d4e5f", "b", "2MiB", "512MiB")), interval_s=10
-    )
-    assert {series.limit for series in same.values()} == {512 * MIB}
+
+
+@pytest.mark.parametrize("limit", ["100MiB", "512MiB", "1GiB", "1.465GiB", "2.5GiB", "16GiB", "300MB"])
+def test_a_limit_that_several_have(limit):
+    (size, unit) = re.fullmatch(r"([\d.]+)(\w+)", limit).groups()
+    assert host_memory([float(size) * factor_of(unit)] * 3) is None
+
+
+@pytest.mark.parametrize("memory", ["994MiB", "981.1MB", "1.921GiB", "3.829GiB", "7.448GiB", "62.8GiB", "67.35GB"])
+def test_the_memory_of_a_host(memory):
+    (size, unit) = re.fullmatch(r"([\d.]+)(\w+)", memory).groups()
+    value = float(size) * factor_of(unit)
+    assert host_memory([value, 96 * MIB, value, None]) == value
+    assert host_memory([value]) is None
 
 
 def test_a_container_that_does_not_run_holds_nothing_that_is_known(read):
