@@ -26,7 +26,7 @@ from rtdebug.shm.notes import notes_on
 from rtdebug.shm.report import read_shm
 from rtdebug.shm.volumes import VolumeKind
 from tests.kernel.runtime_fixtures import IMAGE, MIB, call, wait_for
-from tests.kernel.workload import memory_cgroup
+from tests.kernel.workload import memory_cgroup, write_uncached
 
 pytestmark = pytest.mark.kernel
 
@@ -181,13 +181,8 @@ def test_the_memory_limit_binds_before_a_larger_mount():
 
 def test_page_cache_counts_as_room(tmp_path):
     """20 MiB of a file on disk are read into a cgroup of 32 MiB: a tmpfs may still take nearly all of that."""
-    path = tmp_path / "file"
-    with path.open("wb") as file:  # not written within the cgroup: what a loop device then writes is charged to it too
-        file.write(b"x" * 20 * MIB)
-        file.flush()
-        os.fsync(file.fileno())
-        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
-    script = f"mount -t tmpfs -o size=64m mine /dev/shm; cat {path} > /dev/null"
+    write_uncached(tmp_path / "file", 20 * MIB)
+    script = f"mount -t tmpfs -o size=64m mine /dev/shm; cat {tmp_path}/file > /dev/null"
     with memory_cgroup(32 * MIB) as cgroup:
         shm = at(report_on(script, cgroup=cgroup), "/dev/shm")
         (usage,) = (each for each in (cgroup / "memory.current", cgroup / "memory.usage_in_bytes") if each.exists())
