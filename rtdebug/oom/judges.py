@@ -6,13 +6,11 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from rtdebug.oom.facts import Facts, Process
+from rtdebug.oom.facts import NEARLY_ALL, Facts, Process
 from rtdebug.oom.notes import Evidence
 
 MOST = 0.5
 """More than half of the usage: whatever else was given up, it would not have helped."""
-NEARLY_ALL = 0.9
-"""Of the victim's own RSS, where nothing is known of the cgroup: then only a clear case is one."""
 PLENTY_FREE = 0.05
 """Of the host's RAM: the kernel's watermarks are about 1 to 2 %, so a host with 5 % free was not short of pages."""
 STORM_PROCESSES = 100
@@ -243,7 +241,9 @@ def _of_victims(kind: str, facts: Facts) -> Finding | None:
     total = sum(sizes.values())
     if facts.scope != "memcg" or facts.parts is not None or facts.usage_bytes is not None or not total:
         return None
-    if not {"anon", "shmem", "file"} <= sizes.keys() or sizes[kind] < NEARLY_ALL * total:
+    # before 4.5 file-rss held shared memory too: enough to tell anon memory by
+    needed = {kind, "file"} if kind == "anon" and not facts.cut else {"anon", "shmem", "file"}
+    if not needed <= sizes.keys() or sizes[kind] < NEARLY_ALL * total:
         return None
     return Finding(
         f"{{share}} of what the killed held ({{{kind}_bytes}}) is {_CALLED[kind]}; "

@@ -142,7 +142,7 @@ def test_a_comm_with_braces_is_no_placeholder():
     assert "{usage_bytes} alone has" in fill(verdict.text, verdict.evidence)
 
 
-@pytest.mark.parametrize(("adj", "kind"), [(0, "many_processes"), (-997, "unknown")])
+@pytest.mark.parametrize(("adj", "kind"), [(0, "many_processes"), (-997, "anon")])
 def test_a_small_score_of_a_guaranteed_pod_says_nothing(adj, kind):
     """-997 of 1000 leaves no score to the largest process either."""
     lines = [
@@ -152,3 +152,21 @@ def test_a_small_score_of_a_guaranteed_pod_says_nothing(adj, kind):
         "Killed process 7001 (api) total-vm:90000kB, anon-rss:61024kB, file-rss:311kB",
     ]
     assert of(lines).kind == kind
+
+
+def dominant(lines):
+    found = facts_of(record_of(lines)).dominant
+    return found and found[0]
+
+
+def test_what_the_killed_held_tells_the_kind_only_when_it_is_nearly_all():
+    head = "Memory cgroup out of memory: Killed process 7001 (api) total-vm:90000kB, "
+    assert dominant([head + "anon-rss:61024kB, file-rss:311kB, shmem-rss:0kB"]) == "anon"
+    assert dominant([head + "anon-rss:11860kB, file-rss:29164kB, shmem-rss:0kB"]) is None
+
+
+def test_what_has_no_name_may_be_the_most():
+    stat = "Memory cgroup stats for /pool/a: cache:8KB rss:{rss}KB"
+    usage = "memory: usage 1000kB, limit 1000kB, failcnt 7"
+    assert dominant([usage, stat.format(rss=600)]) == "anon"
+    assert dominant([usage, stat.format(rss=300)]) is None
