@@ -75,7 +75,7 @@ _JSON_TEXTS = ("message", "msg", "textPayload")
 _JSON_OBJECTS = ("jsonPayload", "_source", "fields")
 _UNFINISHED = re.compile(r"\s*Task in \S+|\s*(?:Task in \S+ )?killed as a result of limit of|Memory cgroup stats for")
 _GOES_ON = re.compile(r"\s*(?:killed as a result of limit of|/)")
-_QUOTED = re.compile(r"(?:> ?)+")
+_QUOTED = re.compile(r"(?:> ?)+(?:: )?|: ")
 _MAIL_COLUMNS = 70
 """Mailers fill a line up to 72 columns or more: a shorter one ended there by itself."""
 
@@ -247,9 +247,12 @@ def _records(lines: Iterable[str]) -> Iterator[LogLine]:
             continue
         if pending is not None:
             yield pending
-        pending = line if line.dressed else None
+        is_flowed = is_quoted and text.endswith(" ") and len(text) < _WRAP_COLUMNS
+        if not line.dressed:
+            line = replace(line, message=line.message.strip())
+        pending = line if line.dressed or is_flowed else None
         if pending is None and text.strip():
-            yield replace(line, message=line.message.strip())
+            yield line
     if pending is not None:
         yield pending
 
@@ -269,7 +272,7 @@ def _glue(before: str, text: str, is_quoted: bool) -> str | None:
     if is_quoted:  # mailers break at a blank, and it is gone or doubled
         word = len(text.split(" ", 1)[0])
         return " " if before.endswith(" ") or len(before) + 1 + word > _MAIL_COLUMNS else None
-    return "" if len(before) >= _WRAP_COLUMNS else None
+    return "" if len(before) >= _WRAP_COLUMNS and not before.endswith(":") else None  # a list follows
 
 
 def _objects(lines: Iterable[str]) -> Iterator[str]:
@@ -295,7 +298,7 @@ def _unfold(lines: Iterable[str]) -> Iterator[tuple[str, bool]]:
     for text in _objects(lines):
         if text.startswith("\x1b[") or text.endswith("\x1b[0m"):
             text = _COLOUR.sub("", text)
-        is_quoted = text.startswith(">")
+        is_quoted = text.startswith((">", ": "))
         if is_quoted:
             text = _QUOTED.sub("", text, count=1)
         if text.startswith("{") or ("#012" not in text and "\\n" not in text):

@@ -75,6 +75,20 @@ def kernel_limit(facts: Facts) -> Finding | None:
     )
 
 
+def low_memory(facts: Facts) -> Finding | None:
+    """A 32-bit kernel's own part of the memory was full, or what is not movable."""
+    zones = facts.host.zones if facts.host else ()
+    free = sum(zone.free_bytes for zone in zones)
+    high = sum(zone.free_bytes for zone in zones if zone.name in ("HighMem", "Movable"))
+    if facts.scope != "global" or high <= MOST * free or facts.free_share is None or facts.free_share < PLENTY_FREE:
+        return None
+    return Finding(
+        "{high_bytes} of the free memory was HighMem or Movable, and of the rest only {low_bytes} was free; "
+        + _free(facts),
+        {"high_bytes": high, "low_bytes": free - high, **_host(facts)},
+    )
+
+
 def fragmentation(facts: Facts) -> Finding | None:
     """Memory enough, but in pieces."""
     if facts.scope != "global" or not facts.order or facts.order < 1:

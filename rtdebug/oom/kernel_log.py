@@ -272,7 +272,8 @@ class OomLogReader:
             or self._dumping(line, lambda e: e.constraint is None)
             or self._start(line)
         )
-        episode.constraint = CONSTRAINTS.get(match["constraint"])
+        # 5.0 and 5.1 say CONSTRAINT_NONE of a cgroup's limit too, but then no `global_oom`
+        episode.constraint = "memcg" if "oom_memcg" in parts else CONSTRAINTS.get(match["constraint"])
         for name in ("nodemask", "cpuset", "mems_allowed", "oom_memcg", "task_memcg"):
             setattr(episode, name, parts.get(name) or getattr(episode, name))
         if episode.nodemask == "(null)":

@@ -346,6 +346,13 @@ def test_the_page_size_without_a_kill_line(usage_kib, page_bytes):
     assert record.page_size_bytes == page_bytes
 
 
+def test_a_limit_that_was_called_no_constraint():
+    """Linux 5.0 and 5.1."""
+    summary = "oom-kill:constraint=CONSTRAINT_NONE,nodemask=(null),oom_memcg=/a,task_memcg=/a/b,task=x,pid=23,uid=7"
+    (record,) = read_oom_log([summary])
+    assert (record.constraint, record.oom_memcg, record.task_memcg) == ("memcg", "/a", "/a/b")
+
+
 def test_a_garbled_pid_is_no_pid():
     (record,) = read_oom_log([summary_line(23).replace("pid=23", "pid=:23")])
     assert record.chosen is None

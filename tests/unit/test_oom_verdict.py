@@ -40,6 +40,11 @@ DUMPS = {
     "many_processes": memcg_dump(stat(anon=60), tasks(MANY_PROCESSES, apart=97)),
     "node_exhausted": global_dump([PYTHON]),
     "fragmentation": global_dump([PYTHON], order=2, free_pages=300_000),
+    "low_memory": [
+        *global_dump([PYTHON], free_pages=305_000)[:6],
+        "HighMem free:1200000kB min:512kB low:640kB",
+        *global_dump([PYTHON], free_pages=305_000)[6:],
+    ],
     "cpuset": global_dump([PYTHON], constraint="CONSTRAINT_CPUSET", free_pages=300_000),
     "mempolicy": global_dump([PYTHON], constraint="CONSTRAINT_MEMORY_POLICY", nodemask="1"),
     "sysrq": global_dump([PYTHON], order=-1),
