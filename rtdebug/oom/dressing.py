@@ -45,7 +45,7 @@ _KERN_LOG = re.compile(  # the commonest of all in large files, in one step
 _WRAPPER = re.compile(  # CRI's log files, klog, `kubectl describe node` and `kubectl get events`
     rf"(?P<date>\d{{4}}-\d\d-\d\dT{_CLOCK}(?:Z|[+-]\d\d:\d\d)) (?:stdout|stderr) [FP] "
     rf"|[IWEF]\d{{4}} {_CLOCK} +\d+ [\w.-]+:\d+\] "
-    r"|(?:\s*\S+)??\s*Warning\s+OOMKilling\s[^\n]{0,120}?kernel-monitor(?:, \S+)?\s+"
+    r"|(?:\s*\S+)??\s*Warning\s+OOMKilling\s[^\n]{0,120}?(?:kernel-monitor(?:, \S+)?|kernel|kubelet)\s+"
     r"|(?:\S+\s+){1,2}Warning\s+OOMKilling\s+node/\S+\s+"
 )
 _NEWLINE = re.compile(r"#012|\\n")
@@ -264,14 +264,17 @@ def _join(line: LogLine, text: str, glue: str | None) -> LogLine | None:
         return replace(line, message=f"{message}{between}{text.strip()}")
     if glue is None:
         return None
-    return replace(line, message=(line.message.rstrip(" ") if glue else line.message) + glue + text)
+    whole = f"{line.message.rstrip(glue)}{glue}{text}".lstrip(glue) if glue else line.message + text
+    return replace(line, message=whole)
 
 
 def _glue(before: str, text: str, is_quoted: bool) -> str | None:
     """What was between two parts of a line that was wrapped; None: it was not."""
-    if is_quoted:  # mailers break at a blank, and it is gone or doubled
+    if before.endswith(" ") and len(before) < _WRAP_COLUMNS:
+        return " "  # by a mailer (format=flowed)
+    if is_quoted:  # others break at a blank, and it is gone
         word = len(text.split(" ", 1)[0])
-        return " " if before.endswith(" ") or len(before) + 1 + word > _MAIL_COLUMNS else None
+        return " " if len(before) + 1 + word > _MAIL_COLUMNS else None
     return "" if len(before) >= _WRAP_COLUMNS and not before.endswith(":") else None  # a list follows
 
 

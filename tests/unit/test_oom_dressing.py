@@ -204,6 +204,11 @@ def test_what_a_mail_quotes():
     assert messages("> [1.000001] anon 5\n>            file 7\n> [1.000002] x") == ["anon 5\nfile 7", "x"]
 
 
+def test_what_a_mailer_wrapped_of_ones_own():
+    assert messages("[1.000001] \noom-kill:constraint=X\n[1.000002] x") == ["oom-kill:constraint=X", "x"]
+    assert messages("[1.000001] Killed \nprocess 7 (a)\n[1.000002] x") == ["Killed process 7 (a)", "x"]
+
+
 def test_what_a_mail_quotes_of_a_log_without_dressing():
     assert messages(": anon 5\n: file 7") == ["anon 5", "file 7"]
     wrapped = ">>     Killed process 7 (a) \n>> total-vm:8kB, \n>> anon-rss:3kB\n>>\n>> and more"

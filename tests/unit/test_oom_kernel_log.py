@@ -346,6 +346,11 @@ def test_the_page_size_without_a_kill_line(usage_kib, page_bytes):
     assert record.page_size_bytes == page_bytes
 
 
+def test_a_trigger_of_which_only_the_name_is_left():
+    (record,) = read_oom_log(["[ 71.000001] on_node0 invoked oom-killer", f"[ 71.000002] {kill_line(23)}"])
+    assert (record.trigger.comm, record.trigger.gfp_mask, record.victims[0].pid) == ("on_node0", None, 23)
+
+
 def test_a_limit_that_was_called_no_constraint():
     """Linux 5.0 and 5.1."""
     summary = "oom-kill:constraint=CONSTRAINT_NONE,nodemask=(null),oom_memcg=/a,task_memcg=/a/b,task=x,pid=23,uid=7"
