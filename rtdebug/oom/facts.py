@@ -82,14 +82,16 @@ class Facts:
 
         None: it is not known, or more is of no kind that is known.
         """
-        sizes = self.kinds or self.victim_kinds
+        sizes = dict(self.kinds or self.victim_kinds)
         if not any(sizes.values()):
             return None
-        if sizes.get("swap"):  # what was swapped out was anon, nearly always
-            sizes = {**sizes, "anon": sizes.get("anon", 0) + sizes.pop("swap")}
+        if swap := sizes.pop("swap", 0):  # what was swapped out was anon, nearly always
+            sizes["anon"] = sizes.get("anon", 0) + swap
         largest = max(sizes.items(), key=lambda item: item[1])
         if self.parts is None:
-            return largest if largest[1] >= NEARLY_ALL * sum(sizes.values()) else None
+            total = sum(sizes.values())
+            elsewhere = self.usage_bytes is not None and total - swap > 1.5 * self.usage_bytes
+            return largest if largest[1] >= NEARLY_ALL * total and not elsewhere else None
         return largest if largest[1] >= (self.parts.other_bytes or 0) else None
 
     @property

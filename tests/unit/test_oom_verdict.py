@@ -168,6 +168,14 @@ def test_what_the_killed_held_tells_the_kind_only_when_it_is_nearly_all():
     head = "Memory cgroup out of memory: Killed process 7001 (api) total-vm:90000kB, "
     assert dominant([head + "anon-rss:61024kB, file-rss:311kB, shmem-rss:0kB"]) == "anon"
     assert dominant([head + "anon-rss:11860kB, file-rss:29164kB, shmem-rss:0kB"]) is None
+    table = "[  pid  ]   uid  tgid total_vm      rss pgtables_bytes swapents oom_score_adj name"
+    row = "[   7001]     0  7001    22500     2965    40960     5000             0 api"
+    assert dominant([table, row, head + "anon-rss:11860kB, file-rss:1100kB, shmem-rss:0kB"]) == "anon"
+
+
+def test_what_is_charged_elsewhere_tells_no_kind():
+    kill = "Memory cgroup out of memory: Killed process 7001 (api) total-vm:900kB, anon-rss:8kB, file-rss:700kB"
+    assert dominant(["memory: usage 132kB, limit 132kB, failcnt 7", kill + ", shmem-rss:0kB"]) is None
 
 
 def test_what_has_no_name_may_be_the_most():
