@@ -37,7 +37,10 @@ PATTERNS: dict[str, re.Pattern[str]] = {
     "selected": re.compile(
         rf"{_OUT}: [Kk]ill process (?P<pid>\d+),?(?: \((?P<comm>.*)\))? score (?P<score>\d+)", re.DOTALL
     ),
-    "killed": re.compile(rf"(?:{_OUT}: )?Killed process (?P<pid>\d+)(?P<rest>(?:\D.*)?)", re.DOTALL),
+    "killed": re.compile(
+        rf"(?:{_OUT}: |(?=Killed process \d+(?: ?\(|, UID|\.?\s*$)))Killed process (?P<pid>\d+)(?P<rest>(?:\D.*)?)",
+        re.DOTALL,
+    ),
     "skipped": re.compile(rf"(?:{_OUT}: )?OOM victim (?P<pid>\d+) \(.*\) is already exiting", re.DOTALL),
     "unkillable": re.compile(rf"{_OUT} and no killable processes"),
     "panic": re.compile(

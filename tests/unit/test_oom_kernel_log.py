@@ -346,6 +346,20 @@ def test_the_page_size_without_a_kill_line(usage_kib, page_bytes):
     assert record.page_size_bytes == page_bytes
 
 
+@pytest.mark.parametrize(
+    "line",
+    [
+        "Killed process 4242 after 30 s",
+        "Killed process 4242, starting it anew",
+        "SAK: killed process 1 (bash): task_session(p)==tty->session",
+        "lowmemorykiller: Killing 'app' (4242), adj 900, to free 7kB",
+        "sending SIGKILL to process 4242 uid 0 \"a\": badness 900",
+    ],
+)
+def test_who_else_kills(line):
+    assert read_oom_log([line, f"[ 71.000001] {line}"]) == []
+
+
 def test_a_trigger_of_which_only_the_name_is_left():
     (record,) = read_oom_log(["[ 71.000001] on_node0 invoked oom-killer", f"[ 71.000002] {kill_line(23)}"])
     assert (record.trigger.comm, record.trigger.gfp_mask, record.victims[0].pid) == ("on_node0", None, 23)
