@@ -346,6 +346,14 @@ def test_the_page_size_without_a_kill_line(usage_kib, page_bytes):
     assert record.page_size_bytes == page_bytes
 
 
+def test_what_was_pasted_twice_counts_once():
+    counters = ["memory: usage 8kB, limit 8kB, failcnt 3", "kmem: usage 0kB, limit 8kB, failcnt 0"]
+    lines = ["Task in /a killed as a result of limit of /a", *counters]
+    stamped = [f"[   71.00000{number}] {line}" for number, line in enumerate(lines)]
+    (record,) = read_oom_log([*stamped, *stamped, f"[   71.000009] {kill_line(23)}", f"[   71.000009] {kill_line(23)}"])
+    assert (record.oom_memcg, record.kill_lines, [victim.pid for victim in record.victims]) == ("/a", 1, [23])
+
+
 @pytest.mark.parametrize(
     "line",
     [
