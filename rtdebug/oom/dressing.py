@@ -17,6 +17,9 @@ ELLIPSES = ("...", "…")
 _WRAP_COLUMNS = 79
 """A terminal does not wrap a shorter line."""
 
+_RECORD_AT_MOST = 32 * 1024
+"""Mem-Info of many nodes is the longest; what goes on for longer is something else."""
+
 _FACILITY = re.compile(
     r"(?P<facility>kern|user|mail|daemon|auth|syslog|lpr|news|uucp|cron|authpriv|ftp|local\d) *: *"
     r"(?:emerg|alert|crit|err|error|warn|warning|notice|info|debug) *: ?"
@@ -239,7 +242,8 @@ def _records(lines: Iterable[str]) -> Iterator[LogLine]:
     for text, is_quoted in _unfold(lines):
         line = strip_dressing(text)
         joined = None
-        if pending is not None and not line.dressed and text.strip() not in ("", *ELLIPSES):
+        goes_on = not line.dressed and text.strip() not in ("", *ELLIPSES)
+        if pending is not None and goes_on and len(pending.message) < _RECORD_AT_MOST:
             joined = _join(pending, text, _glue(before, text, is_quoted))
         before = text
         if joined is not None:

@@ -500,3 +500,9 @@ def test_a_hostile_line_takes_no_time(line):
     start = time.process_time()
     read_oom_log([line])
     assert time.process_time() - start < 1
+
+
+def test_a_record_without_end_takes_no_time():
+    start = time.process_time()
+    read_oom_log(["[    1.000001] a", *["  a line that goes on"] * 40_000])
+    assert time.process_time() - start < 3
