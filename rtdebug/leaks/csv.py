@@ -31,7 +31,7 @@ _TIME = re.compile(r"time|date|timestamp|@timestamp|ts(?:_\w+)?|utc|epoch\w*|uni
 _NAMED_TIME = re.compile(r"timestamp|_time$|^time|datetime", re.IGNORECASE)
 _FROM_START = re.compile(r"elapsed.*|uptime.*|t|t_\w+|secs?|seconds|minutes|hours|days", re.IGNORECASE)
 _NUMBER = re.compile(r"|sample|index|n|step|unnamed: 0", re.IGNORECASE)
-_DATE = r"\W*(?:\d{4}[-/]\d\d?[-/]\d\d?|\d{1,2}[./]\d{1,2}[./]\d{2,4}|[A-Z][a-z]{2},? +\w+ +\w+)"
+_DATE = r"\W*(?:\d{4}[-/]\d\d?[-/]\d\d?|\d{1,2}[./]\d{1,2}[./]\d{2,4}(?![.\d])|[A-Z][a-z]{2},? +\w+ +\w+)"
 _CLOCK = r"\W*\d{1,2}:\d\d(?::\d\d)?"
 _SIZE = r"[\d.]+ ?(?:[kKMGT]i?)?B"
 _PAIR = rf"\s*({_SIZE})\s*/\s*({_SIZE})\s*"
@@ -43,6 +43,7 @@ _WHO = re.compile(
     r"names?|containers?|pod|image|process|comm|command|service|id|instance|host|node|namespace|app", re.IGNORECASE
 )
 _MOST_COLUMNS = 20_000
+_MOST_NAMED = 12
 NO_TIMES = "no times in the file: dates mean nothing, only --interval counts"
 
 
@@ -62,11 +63,11 @@ def parse(text: str, name: str, hints: Hints) -> list[Series]:
     limits = [column for column in values if names_limit(_metric(column))]
     usages, others = _of_memory([column for column in values if column not in limits] or limits)
     if others:
-        notes += (f"columns that are not of memory that is held left out: {', '.join(others)}",)
+        some = ", ".join(others[:_MOST_NAMED]) + (", ..." if len(others) > _MOST_NAMED else "")
+        notes += (f"columns that are not of memory that is held left out: {some}",)
     groups = _groups(frame, texts)
     time_ns, wrong = _times(frame, time_column, number_column, groups, name, hints)
     notes += (wrong,) if wrong else ()
-    limit_values = _in_unit(limits[0], *parsed[limits[0]], hints, name)[0] if limits and usages != limits else None
     scaled: dict[str, _Scaled] = {}
     without: UsageProblem | None = None
     for column in usages:
@@ -82,12 +83,15 @@ def parse(text: str, name: str, hints: Hints) -> list[Series]:
         raise without
     if len({unit for _, unit, _ in scaled.values()}) > 1:  # percent of what is there in bytes too
         scaled = {column: found for column, found in scaled.items() if found[1] != PERCENT}
-    if limit_values is None and (limit_column := _limit_without_a_name(scaled, groups)):
-        limit_values = scaled.pop(limit_column)[0]
-        notes += (f"{limit_column} is taken as the limit: it is constant, and nothing is above it",)
-    hosts = host_memory(_last(limit_values[group.rows]) for group in groups) if limit_values is not None else None
+    unnamed = None if limits else _limit_without_a_name(scaled, groups)
+    of_all = scaled.pop(unnamed)[0] if unnamed else None
+    if unnamed:
+        notes += (f"{unnamed} is taken as the limit: it is constant, and nothing is above it",)
     found = []
     for column, (numbers, unit, more_notes) in scaled.items():
+        own = _limit_of(column, limits) if usages != limits else None
+        limit_values = of_all if own is None else _in_unit(own, *parsed[own], hints, name)[0]
+        hosts = host_memory(_last(limit_values[group.rows]) for group in groups) if limit_values is not None else None
         for group in groups:
             rows, starts = group.rows, tuple(time_ns[group.lives].tolist())
             label = " ".join(part for part in (group.name, _owner(column) if len(scaled) > 1 else "") if part)
@@ -112,6 +116,14 @@ def _of_memory(columns: list[str]) -> tuple[list[str], list[str]]:
         units = {column for column in units if kind_in_name(_metric(column)) != "usage"}
     held = [column for column in columns if says[column] or (says[column] is None and column in units)]
     return (held, [column for column in columns if column not in held]) if held else (columns, [])
+
+
+def _limit_of(column: str, limits: list[str]) -> str | None:
+    """Return the limit that is named as the column is; without one the only one, unless it limits another thing."""
+    words = {*words_in(_metric(column)), "limit", "limits"}
+    own = [limit for limit in limits if words.issuperset(words_in(_metric(limit)))]
+    of_memory = [limit for limit in limits if names_memory(_metric(limit)) is not False]
+    return own[0] if own else of_memory[0] if len(of_memory) == 1 else None
 
 
 def _metric(column: str) -> str:

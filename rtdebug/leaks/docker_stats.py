@@ -71,7 +71,11 @@ def parse(text: str, name: str, hints: Hints) -> list[Series]:
         raise UsageProblem(
             f"{name}: `docker stats` prints no times", "say how far its rounds are apart: --interval 10s"
         )
-    return list(_series(timed or samples, hints, len(samples) - len(timed or samples)))
+    left_out = len(samples) - len(timed or samples)
+    return [
+        replace(series, labels=replace(series.labels, name=series.labels.name or name))
+        for series in _series(timed or samples, hints, left_out)
+    ]
 
 
 def _table_samples(lines: Sequence[str]) -> Iterator[_Sample]:

@@ -38,6 +38,7 @@ class Row:
     """What a line tells of one process or container."""
 
     name: str
+    """Empty: the line does not say."""
     id: str | None
     """Of a container, or a process: another one is a restart."""
     used: float
@@ -83,8 +84,8 @@ def _container(before: str, usage: re.Match[str]) -> Iterator[Row]:
     ident = next((word for word in words if _ID.fullmatch(word)), None)
     named = next((word for word in reversed(words) if not _ID.fullmatch(word)), ident)
     figures = figures_of(usage)
-    if named and figures:
-        yield Row(named, ident, *figures)
+    if figures:
+        yield Row(named or "", ident, *figures)
 
 
 def figures_of(usage: re.Match[str]) -> tuple[float, float] | None:

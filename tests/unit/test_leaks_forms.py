@@ -161,6 +161,29 @@ def test_a_cell_of_usage_and_limit(read):
     assert (found["a"].limit, found["b"].limit) == (96 * MIB, GIB)
 
 
+def test_each_column_has_its_own_limit(read):
+    found = read(
+        "time,net I/O,web_mib,web_limit_mib,db_mib,db_limit_mib,cpu_limit\n"
+        "2026-03-01 09:00:00,3B / 4B,7,96,8,97,2\n2026-03-01 09:00:09,5B / 6B,7,96,8,97,2\n"
+    )
+    assert {name: series.limit for name, series in found.items()} == {"web_mib": 96 * MIB, "db_mib": 97 * MIB}
+    series = only(read("time,net I/O,mem,cpu_limit\n2026-03-01 09:00:00,3B / 4B,7MiB,2\n"))
+    assert (series.value.tolist(), series.limit) == ([7 * MIB], None)
+
+
+def test_columns_that_are_named_after_addresses(read):
+    assert set(read("Time,10.0.12.5:9100,10.0.12.6:9100\n2026-03-01 09:00:00,7MiB,8MiB\n")) == {
+        "10.0.12.5:9100",
+        "10.0.12.6:9100",
+    }
+
+
+def test_usage_and_limit_alone_on_a_line(read):
+    for text in ("31.5MiB / 96MiB\n32.5MiB / 96MiB\n", "MEM USAGE / LIMIT\n31.5MiB / 96MiB\n32.5MiB / 96MiB\n"):
+        series = only(read(text, interval_s=60))
+        assert (series.labels.name, series.limit, steps_s(series)) == ("file.csv", 96 * MIB, [60])
+
+
 def test_a_unit_in_a_column_of_its_own_and_no_header(read):
     found = read(
         "2026-03-01T09:00:00+01:00,0f1e2d3c4b5a,api:1.2,31.5,MiB\n2026-03-01T09:00:10+01:00,0f1e2d3c4b5a,api:1.2,0.5,GiB\n"
