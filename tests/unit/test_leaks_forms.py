@@ -350,6 +350,11 @@ def test_what_stands_before_the_first_time_is_left_out(read):
         ("VmRSS:\t   731013 kB", "rss", 731013 * KIB, "anon"),
         ("  heapUsed: '20.35 MB',", "heapused", 20.35e6, "anon"),
         ("Iteration 3 - memory usage (RSS): 17.5 Mb; threads: 1", "rss", 17.5e6, "anon"),
+        ("node-1   250m   12%   1545Mi   40%", "node-1", 1545 * MIB, "usage"),
+        ("/machine.slice/api.service   12   0.5   1.5G   -   -", "/machine.slice/api.service", 1.5 * GIB, "usage"),
+        ("0a1b2c3d4e5f6   api   0.10   31.5MB   16.38kB   12", "api", 31.5e6, "usage"),
+        ("Memory use:             31.50 MiB", "memory use", 31.5 * MIB, "usage"),
+        ("  Memory (current): 31.50MB", "memory", 31.5e6, "usage"),
         ("MEM 31.500000 1772355600.1052", "memory", 31.5 * MIB, "anon"),
     ],
 )
@@ -358,6 +363,30 @@ def test_lines_of_other_tools(read, line, name, expected, kind):
     series = found[name]
     assert series.value.tolist() == [pytest.approx(expected, abs=1)]
     assert series.labels.kind == kind
+
+
+@pytest.mark.parametrize(
+    ("line", "at_s"),
+    [
+        ("gc {n} @{at}.000s 0%: 0.1+0.9+0.0 ms clock, 1.2+0.4+0.0 ms cpu, {size2}->{size2}->{size} MB, 70 MB goal", 1),
+        ("[{at}.000s][info][gc] GC({n}) Pause Young (Normal) (G1 Evacuation Pause) {size2}M->{size}M(256M) 3.2ms", 1),
+        ("{at}.000: [GC (Allocation Failure) {size2}M->{size}M(256M), 0.0123 secs]", 1),
+        ("[2026-03-01T09:{at:02d}:00.000+0000][info][gc] GC({n}) Pause Full {size2}M->{size}M(256M) 9.1ms", 60),
+        ("[41:0x5f6e2d0]    {at}000 ms: Mark-sweep {size2}.0 (90.0) -> {size}.0 (96.0) MB, 2.1 / 0.0 ms", 1),
+    ],
+)
+def test_a_heap_after_each_collection(read, line, at_s):
+    text = "".join(line.format(n=at, at=at, size=20 + at, size2=40 + at) + "\n" for at in range(1, 50))
+    series = read(text)["heap"]
+    assert series.value.tolist() == [(20 + at) * MIB for at in range(1, 50)]
+    assert steps_s(series) == [at_s] * 48
+
+
+def test_columns_that_ps_was_asked_for(read):
+    rounds = "".join(f"  PID   RSS ELAPSED CMD\n   41 {at}000   01:00 /usr/bin/api --serve\n" for at in range(10, 50))
+    series = only(read(rounds, interval_s=60))
+    assert (series.labels.name, series.value.tolist()[:2]) == ("api", [10_000 * KIB, 11_000 * KIB])
+    assert set(steps_s(series)) == {60}
 
 
 def test_workers_of_one_name_are_told_apart_and_a_new_pid_is_a_restart(read):
