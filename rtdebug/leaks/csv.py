@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     """Numbers, their unit, and notes."""
 
 _ID = r"[0-9a-f]{12}|[0-9a-f]{64}"
-_TIME = re.compile(r"time|date|timestamp|@timestamp|ts(?:_\w+)?|utc|epoch\w*|unix\w*", re.IGNORECASE)
+_TIME = re.compile(r"time|date|timestamp|@timestamp|ts(?:_\w+)?|utc|epoch_\w+|unix\w*", re.IGNORECASE)
 _NAMED_TIME = re.compile(r"timestamp|_time$|^time|datetime", re.IGNORECASE)
 _FROM_START = re.compile(r"elapsed.*|uptime.*|t|t_\w+|secs?|seconds|minutes|hours|days", re.IGNORECASE)
 _NUMBER = re.compile(r"|sample|index|n|step|unnamed: 0", re.IGNORECASE)
@@ -65,7 +65,7 @@ def parse(text: str, name: str, hints: Hints) -> list[Series]:
     if others:
         some = ", ".join(others[:_MOST_NAMED]) + (", ..." if len(others) > _MOST_NAMED else "")
         notes += (f"columns that are not of memory that is held left out: {some}",)
-    groups = _groups(frame, texts)
+    groups = _groups(frame, texts, time_column)
     time_ns, wrong = _times(frame, time_column, number_column, groups, name, hints)
     notes += (wrong,) if wrong else ()
     scaled: dict[str, _Scaled] = {}
@@ -238,9 +238,10 @@ def _all(cells: pd.Series[str], pattern: str) -> bool:
 def _time_column(frame: pd.DataFrame) -> str | None:
     """By its name, else the first column that holds dates or times of day, else one that counts from a start."""
     head = frame.iloc[:50]
-    for column in frame.columns:
-        if _TIME.fullmatch(column) or _NAMED_TIME.search(column):
-            return str(column)
+    for named in (_TIME.fullmatch, _NAMED_TIME.search):
+        for column in frame.columns:
+            if named(column):
+                return str(column)
     for column in frame.columns:
         if head[column].astype(str).str.match(rf"{_DATE}|{_CLOCK}").mean() > 0.5:
             return str(column)
@@ -298,13 +299,18 @@ class _Group:
     """The first row of each of its ids but the first: it was restarted."""
 
 
-def _groups(frame: pd.DataFrame, texts: list[str]) -> list[_Group]:
-    """Rows by what the columns of text say; all of them without one."""
+def _groups(frame: pd.DataFrame, texts: list[str], time_column: str | None) -> list[_Group]:
+    """Rows by what the columns of text say; all of them without one.
+
+    Columns that say who it is suffice, unless they leave several rows to a time: `web,rss,7` and `web,cache,8`.
+    """
     import numpy as np
 
     ids = [column for column in texts if "id" in words_in(column) or _all(frame[column].str.strip(), _ID)]
     others = [column for column in texts if column not in ids]
     who = [column for column in others if any(map(_WHO.fullmatch, words_in(column)))]
+    if who and who != others and time_column and frame.duplicated([time_column, *who, *ids]).mean() > 0.2:
+        who = others
     names = who or [column for column in others if frame[column].nunique() < max(2, len(frame))] or ids
     none = np.zeros(0, np.int64)
     if not names:

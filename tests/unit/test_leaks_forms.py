@@ -199,6 +199,18 @@ def test_a_limit_without_a_header(read):
     assert len(read(rows + "2026-03-01T09:00:30,0f1e2d3c4b5a,api:1.2,31.5,MiB,97,MiB\n")) == 2
 
 
+def test_a_metric_in_a_column_of_its_own(read):
+    rows = "".join(f"2026-03-01 09:00:{at},web,{kind},{at}MiB\n" for at in range(10, 30) for kind in ("rss", "cache"))
+    assert set(read("time,container,metric,value\n" + rows)) == {"web rss", "web cache"}
+    rows = "".join(f"2026-03-01 09:00:{at},web,{'ok' if at % 3 else 'busy'},{at}MiB\n" for at in range(10, 30))
+    assert set(read("time,container,state,value\n" + rows)) == {"web"}
+
+
+def test_a_number_of_an_epoch_is_no_time(read):
+    series = only(read("epoch,cpu_time,timestamp,rss_mib\n1,7,2026-03-01 09:00:00,5\n2,9,2026-03-01 09:01:00,6\n"))
+    assert steps_s(series) == [60]
+
+
 def test_ids_beside_a_name(read):
     row = "2026-03-01T09:00:{:02d},{},api,{}MiB\n"
     one_by_one = "".join(row.format(at, "0f1e2d3c4b5a" if at < 30 else "9f1e2d3c4b5a", at) for at in range(10, 50))
