@@ -39,6 +39,8 @@ OWNERS = ("namespace", "pod", "pod_name", "container", "container_name")
 """Labels of Prometheus that tell whose memory it is."""
 _MISSING = r"(?i:[-\s/]*|nan|null|none|n/a)"
 _UNIT = r"\s*(?:[kKMGT]i?[bB]?|[bB]|%)\s*"
+_UNIT_WORDS = {"Percent": "%", "Bytes": "B", "Kilobytes": "kB", "Megabytes": "MB", "Gigabytes": "GB"}
+"""As CloudWatch has them."""
 _WHO = re.compile(
     r"names?|containers?|pod|image|process|comm|command|service|id|instance|host|node|namespace|app", re.IGNORECASE
 )
@@ -210,6 +212,7 @@ def _joined(frame: pd.DataFrame) -> pd.DataFrame:
     last, date = "", None
     for column in frame.columns:
         cells = frame[column].str.strip()
+        cells = cells.where(~cells.isin(_UNIT_WORDS), cells.map(_UNIT_WORDS))
         if last and _all(cells, _UNIT) and _all(columns[last], r"[\d.eE+-]+"):
             columns[last] = columns[last] + cells
         elif date and _all(cells, _CLOCK + r"\S*(?: [AaPp][Mm])?"):

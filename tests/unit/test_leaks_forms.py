@@ -440,6 +440,14 @@ def test_json_with_an_object_for_each_sample(read):
         assert steps_s(series) == [10, 10]
 
 
+def test_data_points_of_cloudwatch(read):
+    moments = [(f"2026-03-01T09:{at:02d}:00+00:00", 7.5 + at) for at in (5, 0, 10)]
+    points = [{"Timestamp": moment, "Average": value, "Unit": "Percent"} for moment, value in moments]
+    series = only(read(json.dumps({"Label": "MemoryUtilization", "Datapoints": points})))
+    assert (series.labels.unit, series.value.tolist()) == ("percent", [7.5, 12.5, 17.5])
+    assert any("clock went back" in note for note in series.notes)
+
+
 def test_lines_of_victoria_metrics(read):
     values = {"values": [7, 8], "timestamps": [1772355600000, 1772355610000]}
     lines = "".join(json.dumps({"metric": {**POD, "pod": pod}, **values}) + "\n" for pod in ("api-0", "api-1"))
