@@ -103,7 +103,8 @@ def parse_cgroup_path(path: str) -> CgroupPath:
     for component in path.strip("/").split("/"):
         position += 1 + len(component)
         found = _step(found, parent, component, path[:position])
-        parent = component
+        if parent != "garden" or component not in ("good", "bad"):  # its containers are below these
+            parent = component
     if found.container_cgroup is None and found.kind == "unknown":
         return _without_container(found)
     return found

@@ -27,11 +27,11 @@ if TYPE_CHECKING:
     """Numbers, their unit, and notes."""
 
 _ID = r"[0-9a-f]{12}|[0-9a-f]{64}"
-_TIME = re.compile(r"time|date|timestamp|@timestamp|ts(?:_\w+)?|utc|epoch\w*|unix\w*", re.IGNORECASE)
+_TIME = re.compile(r"time|date|timestamp|@timestamp|ts(?:_\w+)?|utc|epoch_\w+|unix\w*", re.IGNORECASE)
 _NAMED_TIME = re.compile(r"timestamp|_time$|^time|datetime", re.IGNORECASE)
 _FROM_START = re.compile(r"elapsed.*|uptime.*|t|t_\w+|secs?|seconds|minutes|hours|days", re.IGNORECASE)
 _NUMBER = re.compile(r"|sample|index|n|step|unnamed: 0", re.IGNORECASE)
-_DATE = r"\W*(?:\d{4}[-/]\d\d?[-/]\d\d?|\d{1,2}[./]\d{1,2}[./]\d{2,4}|[A-Z][a-z]{2},? +\w+ +\w+)"
+_DATE = r"\W*(?:\d{4}[-/]\d\d?[-/]\d\d?|\d{1,2}[./]\d{1,2}[./]\d{2,4}(?![.\d])|[A-Z][a-z]{2},? +\w+ +\w+)"
 _CLOCK = r"\W*\d{1,2}:\d\d(?::\d\d)?"
 _SIZE = r"[\d.]+ ?(?:[kKMGT]i?)?B"
 _PAIR = rf"\s*({_SIZE})\s*/\s*({_SIZE})\s*"
@@ -39,10 +39,13 @@ OWNERS = ("namespace", "pod", "pod_name", "container", "container_name")
 """Labels of Prometheus that tell whose memory it is."""
 _MISSING = r"(?i:[-\s/]*|nan|null|none|n/a)"
 _UNIT = r"\s*(?:[kKMGT]i?[bB]?|[bB]|%)\s*"
+_UNIT_WORDS = {"Percent": "%", "Bytes": "B", "Kilobytes": "kB", "Megabytes": "MB", "Gigabytes": "GB"}
+"""As CloudWatch has them."""
 _WHO = re.compile(
     r"names?|containers?|pod|image|process|comm|command|service|id|instance|host|node|namespace|app", re.IGNORECASE
 )
 _MOST_COLUMNS = 20_000
+_MOST_NAMED = 12
 NO_TIMES = "no times in the file: dates mean nothing, only --interval counts"
 
 
@@ -62,11 +65,11 @@ def parse(text: str, name: str, hints: Hints) -> list[Series]:
     limits = [column for column in values if names_limit(_metric(column))]
     usages, others = _of_memory([column for column in values if column not in limits] or limits)
     if others:
-        notes += (f"columns that are not of memory that is held left out: {', '.join(others)}",)
-    groups = _groups(frame, texts)
+        some = ", ".join(others[:_MOST_NAMED]) + (", ..." if len(others) > _MOST_NAMED else "")
+        notes += (f"columns that are not of memory that is held left out: {some}",)
+    groups = _groups(frame, texts, time_column)
     time_ns, wrong = _times(frame, time_column, number_column, groups, name, hints)
     notes += (wrong,) if wrong else ()
-    limit_values = _in_unit(limits[0], *parsed[limits[0]], hints, name)[0] if limits and usages != limits else None
     scaled: dict[str, _Scaled] = {}
     without: UsageProblem | None = None
     for column in usages:
@@ -82,12 +85,15 @@ def parse(text: str, name: str, hints: Hints) -> list[Series]:
         raise without
     if len({unit for _, unit, _ in scaled.values()}) > 1:  # percent of what is there in bytes too
         scaled = {column: found for column, found in scaled.items() if found[1] != PERCENT}
-    if limit_values is None and (limit_column := _limit_without_a_name(scaled, groups)):
-        limit_values = scaled.pop(limit_column)[0]
-        notes += (f"{limit_column} is taken as the limit: it is constant, and nothing is above it",)
-    hosts = host_memory(_last(limit_values[group.rows]) for group in groups) if limit_values is not None else None
+    unnamed = None if limits else _limit_without_a_name(scaled, groups)
+    of_all = scaled.pop(unnamed)[0] if unnamed else None
+    if unnamed:
+        notes += (f"{unnamed} is taken as the limit: it is constant, and nothing is above it",)
     found = []
     for column, (numbers, unit, more_notes) in scaled.items():
+        own = _limit_of(column, limits) if usages != limits else None
+        limit_values = of_all if own is None else _in_unit(own, *parsed[own], hints, name)[0]
+        hosts = host_memory(_last(limit_values[group.rows]) for group in groups) if limit_values is not None else None
         for group in groups:
             rows, starts = group.rows, tuple(time_ns[group.lives].tolist())
             label = " ".join(part for part in (group.name, _owner(column) if len(scaled) > 1 else "") if part)
@@ -112,6 +118,14 @@ def _of_memory(columns: list[str]) -> tuple[list[str], list[str]]:
         units = {column for column in units if kind_in_name(_metric(column)) != "usage"}
     held = [column for column in columns if says[column] or (says[column] is None and column in units)]
     return (held, [column for column in columns if column not in held]) if held else (columns, [])
+
+
+def _limit_of(column: str, limits: list[str]) -> str | None:
+    """Return the limit that is named as the column is; without one the only one, unless it limits another thing."""
+    words = {*words_in(_metric(column)), "limit", "limits"}
+    own = [limit for limit in limits if words.issuperset(words_in(_metric(limit)))]
+    of_memory = [limit for limit in limits if names_memory(_metric(limit)) is not False]
+    return own[0] if own else of_memory[0] if len(of_memory) == 1 else None
 
 
 def _metric(column: str) -> str:
@@ -198,6 +212,7 @@ def _joined(frame: pd.DataFrame) -> pd.DataFrame:
     last, date = "", None
     for column in frame.columns:
         cells = frame[column].str.strip()
+        cells = cells.where(~cells.isin(_UNIT_WORDS), cells.map(_UNIT_WORDS))
         if last and _all(cells, _UNIT) and _all(columns[last], r"[\d.eE+-]+"):
             columns[last] = columns[last] + cells
         elif date and _all(cells, _CLOCK + r"\S*(?: [AaPp][Mm])?"):
@@ -226,9 +241,10 @@ def _all(cells: pd.Series[str], pattern: str) -> bool:
 def _time_column(frame: pd.DataFrame) -> str | None:
     """By its name, else the first column that holds dates or times of day, else one that counts from a start."""
     head = frame.iloc[:50]
-    for column in frame.columns:
-        if _TIME.fullmatch(column) or _NAMED_TIME.search(column):
-            return str(column)
+    for named in (_TIME.fullmatch, _NAMED_TIME.search):
+        for column in frame.columns:
+            if named(column):
+                return str(column)
     for column in frame.columns:
         if head[column].astype(str).str.match(rf"{_DATE}|{_CLOCK}").mean() > 0.5:
             return str(column)
@@ -286,13 +302,18 @@ class _Group:
     """The first row of each of its ids but the first: it was restarted."""
 
 
-def _groups(frame: pd.DataFrame, texts: list[str]) -> list[_Group]:
-    """Rows by what the columns of text say; all of them without one."""
+def _groups(frame: pd.DataFrame, texts: list[str], time_column: str | None) -> list[_Group]:
+    """Rows by what the columns of text say; all of them without one.
+
+    Columns that say who it is suffice, unless they leave several rows to a time: `web,rss,7` and `web,cache,8`.
+    """
     import numpy as np
 
     ids = [column for column in texts if "id" in words_in(column) or _all(frame[column].str.strip(), _ID)]
     others = [column for column in texts if column not in ids]
     who = [column for column in others if any(map(_WHO.fullmatch, words_in(column)))]
+    if who and who != others and time_column and frame.duplicated([time_column, *who, *ids]).mean() > 0.2:
+        who = others
     names = who or [column for column in others if frame[column].nunique() < max(2, len(frame))] or ids
     none = np.zeros(0, np.int64)
     if not names:

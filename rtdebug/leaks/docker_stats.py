@@ -13,7 +13,7 @@ from rtdebug.leaks.csv import NO_TIMES, host_memory
 from rtdebug.leaks.foreign import Hints
 from rtdebug.leaks.quantities import BEGIN_NS, parse_times
 from rtdebug.leaks.records import flattened
-from rtdebug.leaks.rows import Row, rows_of, usage_in
+from rtdebug.leaks.rows import Row, columned, rows_of, usage_in
 from rtdebug.leaks.series import NS_PER_S, Labels, Series, clean
 
 _HEADER = re.compile(
@@ -71,11 +71,16 @@ def parse(text: str, name: str, hints: Hints) -> list[Series]:
         raise UsageProblem(
             f"{name}: `docker stats` prints no times", "say how far its rounds are apart: --interval 10s"
         )
-    return list(_series(timed or samples, hints, len(samples) - len(timed or samples)))
+    left_out = len(samples) - len(timed or samples)
+    return [
+        replace(series, labels=replace(series.labels, name=series.labels.name or name))
+        for series in _series(timed or samples, hints, left_out)
+    ]
 
 
 def _table_samples(lines: Sequence[str]) -> Iterator[_Sample]:
     number, moment = 0, None
+    columns: list[str] = []
     seen: set[tuple[str, str | None]] = set()
     for line in lines:
         stamp, rows = _told(line)
@@ -83,8 +88,9 @@ def _table_samples(lines: Sequence[str]) -> Iterator[_Sample]:
         if _HEADER.match(line[:_LONGEST]):
             number += bool(seen)
             seen.clear()
+            columns = line.split()
             continue
-        for row in rows:
+        for row in rows or columned(line, columns):
             if (row.name, row.id) in seen:
                 number += 1
                 seen.clear()
@@ -104,7 +110,9 @@ def _told(line: str) -> tuple[str | None, list[Row]]:
     line = line[:_LONGEST]
     stamp = _TIME.search(line)
     if stamp is None:
-        return None, list(rows_of(line))
+        rows = list(rows_of(line))
+        since = next((row.at_s for row in rows if row.at_s is not None), None)
+        return None if since is None else f"{since:.3f}", rows
     rest = line[stamp.end() :] if not line[: stamp.start()].strip(" [(\"'-#:") else line
     return stamp[0].removeprefix("top - "), list(rows_of(rest))
 

@@ -51,7 +51,7 @@ def read_foreign(path: Path, hints: Hints) -> list[Series]:
             raise RtdebugError(
                 f"{path} is no whole JSON document: {error}", "it may be cut short: export it again"
             ) from error
-        document = found[0] if len(found) == 1 else found
+        document = records.rows_in(found[0]) if len(found) == 1 else found
         if isinstance(document, list) and records.is_table(document):
             return csv.parse(records.as_csv(document), path.name, hints)
         return prometheus.parse(document, path.name, hints)

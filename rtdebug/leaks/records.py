@@ -8,6 +8,7 @@ import json
 import re
 from collections.abc import Iterator, Sequence
 
+_PROMETHEUS = frozenset({"metric", "data", "status", "result"})
 _DEEPEST = 4
 """What is deeper is not a figure of a sample."""
 
@@ -29,9 +30,15 @@ def documents(text: str) -> list[object]:
 
 def is_table(found: Sequence[object]) -> bool:
     """Whether documents are the rows of a table: objects, none of them a series of Prometheus or an answer of it."""
-    return len(found) > 1 and all(
-        isinstance(each, dict) and not {"metric", "data", "status"} & set(each) for each in found
-    )
+    return bool(found) and all(isinstance(each, dict) and not _PROMETHEUS & set(each) for each in found)
+
+
+def rows_in(document: object) -> object:
+    """Return the only list of objects in a document, as of CloudWatch's `{"Datapoints": [...]}`; else the document."""
+    if not isinstance(document, dict) or _PROMETHEUS & set(document):
+        return document
+    lists = [each for each in document.values() if isinstance(each, list) and each and isinstance(each[0], dict)]
+    return lists[0] if len(lists) == 1 else document
 
 
 def as_csv(rows: Sequence[object]) -> str:

@@ -17,6 +17,9 @@ ELLIPSES = ("...", "…")
 _WRAP_COLUMNS = 79
 """A terminal does not wrap a shorter line."""
 
+_RECORD_AT_MOST = 32 * 1024
+"""Mem-Info of many nodes is the longest; what goes on for longer is something else."""
+
 _FACILITY = re.compile(
     r"(?P<facility>kern|user|mail|daemon|auth|syslog|lpr|news|uucp|cron|authpriv|ftp|local\d) *: *"
     r"(?:emerg|alert|crit|err|error|warn|warning|notice|info|debug) *: ?"
@@ -45,7 +48,7 @@ _KERN_LOG = re.compile(  # the commonest of all in large files, in one step
 _WRAPPER = re.compile(  # CRI's log files, klog, `kubectl describe node` and `kubectl get events`
     rf"(?P<date>\d{{4}}-\d\d-\d\dT{_CLOCK}(?:Z|[+-]\d\d:\d\d)) (?:stdout|stderr) [FP] "
     rf"|[IWEF]\d{{4}} {_CLOCK} +\d+ [\w.-]+:\d+\] "
-    r"|(?:\s*\S+)??\s*Warning\s+OOMKilling\s[^\n]{0,120}?kernel-monitor(?:, \S+)?\s+"
+    r"|(?:\s*\S+)??\s*Warning\s+OOMKilling\s[^\n]{0,120}?(?:kernel-monitor(?:, \S+)?|kernel|kubelet)\s+"
     r"|(?:\S+\s+){1,2}Warning\s+OOMKilling\s+node/\S+\s+"
 )
 _NEWLINE = re.compile(r"#012|\\n")
@@ -75,7 +78,7 @@ _JSON_TEXTS = ("message", "msg", "textPayload")
 _JSON_OBJECTS = ("jsonPayload", "_source", "fields")
 _UNFINISHED = re.compile(r"Task in \S+|\s*(?:Task in \S+ )?killed as a result of limit of|Memory cgroup stats for")
 _GOES_ON = re.compile(r"\s*(?:killed as a result of limit of|/)")
-_QUOTED = re.compile(r"(?:> ?)+")
+_QUOTED = re.compile(r"(?:> ?)+(?:: )?|: ")
 _MAIL_COLUMNS = 70
 """Mailers fill a line up to 72 columns or more: a shorter one ended there by itself."""
 
@@ -244,7 +247,8 @@ def _records(lines: Iterable[str]) -> Iterator[LogLine]:
     for text, is_quoted in _unfold(lines):
         line = strip_dressing(text)
         joined = None
-        if pending is not None and not line.dressed and text.strip() not in ("", *ELLIPSES):
+        goes_on = not line.dressed and text.strip() not in ("", *ELLIPSES)
+        if pending is not None and goes_on and len(pending.message) < _RECORD_AT_MOST:
             joined = _join(pending, text, _glue(before, text, is_quoted))
         before = text
         if joined is not None:
@@ -252,9 +256,12 @@ def _records(lines: Iterable[str]) -> Iterator[LogLine]:
             continue
         if pending is not None:
             yield pending
-        pending = line if line.dressed else None
+        is_flowed = is_quoted and text.endswith(" ") and len(text) < _WRAP_COLUMNS
+        if not line.dressed:
+            line = replace(line, message=line.message.strip())
+        pending = line if line.dressed or is_flowed else None
         if pending is None and text.strip():
-            yield replace(line, message=line.message.strip())
+            yield line
     if pending is not None:
         yield pending
 
@@ -266,15 +273,18 @@ def _join(line: LogLine, text: str, glue: str | None) -> LogLine | None:
         return replace(line, message=f"{message}{between}{text.strip()}")
     if glue is None:
         return None
-    return replace(line, message=(line.message.rstrip(" ") if glue else line.message) + glue + text)
+    whole = f"{line.message.rstrip(glue)}{glue}{text}".lstrip(glue) if glue else line.message + text
+    return replace(line, message=whole)
 
 
 def _glue(before: str, text: str, is_quoted: bool) -> str | None:
     """What was between two parts of a line that was wrapped; None: it was not."""
-    if is_quoted:  # mailers break at a blank, and it is gone or doubled
+    if before.endswith(" ") and len(before) < _WRAP_COLUMNS:
+        return " "  # by a mailer (format=flowed)
+    if is_quoted:  # others break at a blank, and it is gone
         word = len(text.split(" ", 1)[0])
-        return " " if before.endswith(" ") or len(before) + 1 + word > _MAIL_COLUMNS else None
-    return "" if len(before) >= _WRAP_COLUMNS else None
+        return " " if len(before) + 1 + word > _MAIL_COLUMNS else None
+    return "" if len(before) >= _WRAP_COLUMNS and not before.endswith(":") else None  # a list follows
 
 
 def _objects(lines: Iterable[str]) -> Iterator[str]:
@@ -300,7 +310,7 @@ def _unfold(lines: Iterable[str]) -> Iterator[tuple[str, bool]]:
     for text in _objects(lines):
         if text.startswith("\x1b[") or text.endswith("\x1b[0m"):
             text = _COLOUR.sub("", text)
-        is_quoted = text.startswith(">")
+        is_quoted = text.startswith((">", ": "))
         if is_quoted:
             text = _QUOTED.sub("", text, count=1)
         if text.startswith("{") or ("#012" not in text and "\\n" not in text):

@@ -78,5 +78,5 @@ def _level(path: str) -> str:
         return "pod"
     if found.container_cgroup is not None:
         own = "lxc" if found.kind == "lxc" else "container"
-        return own if found.container_cgroup == path else "below"
+        return own if found.sub_cgroup in (None, "container") else "below"  # crun makes `container` for the processes
     return found.kind if found.kind in ("service", "session") else "cgroup"

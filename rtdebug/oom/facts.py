@@ -10,6 +10,8 @@ from rtdebug.oom.log_usage import counter_of, usage_of
 from rtdebug.oom.record import Constraint, HostMemory, OomRecord, TaskRow, Victim
 from rtdebug.oom.usage import UsageByKind
 
+NEARLY_ALL = 0.9
+"""Of the victim's own RSS, where nothing is known of the cgroup: then only a clear case is one."""
 KINDS = ("anon", "shmem", "file", "kernel", "swap")
 
 
@@ -39,6 +41,8 @@ class Facts:
     """Parts of the kernel's memory: slab, page tables, ..."""
     processes: tuple[Process, ...] = ()
     """The largest first. From the task table, else from the kill lines."""
+    cut: bool = False
+    """Parts of the log are missing: what is not there may have been."""
     is_whole_table: bool = False
     """`processes` are all there were."""
     victims: tuple[Victim, ...] = ()
@@ -74,13 +78,21 @@ class Facts:
 
     @property
     def dominant(self) -> tuple[str, int] | None:
-        """The largest kind and its bytes, by memory.stat, else by the victim's own RSS."""
-        sizes = self.kinds or self.victim_kinds
+        """The largest kind and its bytes, by memory.stat, else by what the killed held, if nearly all is of one kind.
+
+        None: it is not known, or more is of no kind that is known.
+        """
+        sizes = dict(self.kinds or self.victim_kinds)
         if not any(sizes.values()):
             return None
-        if sizes.get("swap"):  # what was swapped out was anon, nearly always
-            sizes = {**sizes, "anon": sizes.get("anon", 0) + sizes.pop("swap")}
-        return max(sizes.items(), key=lambda item: item[1])
+        if swap := sizes.pop("swap", 0):  # what was swapped out was anon, nearly always
+            sizes["anon"] = sizes.get("anon", 0) + swap
+        largest = max(sizes.items(), key=lambda item: item[1])
+        if self.parts is None:
+            total = sum(sizes.values())
+            elsewhere = self.usage_bytes is not None and total - swap > 1.5 * self.usage_bytes
+            return largest if largest[1] >= NEARLY_ALL * total and not elsewhere else None
+        return largest if largest[1] >= (self.parts.other_bytes or 0) else None
 
     @property
     def victim_kinds(self) -> dict[str, int]:
@@ -150,6 +162,7 @@ def facts_of(record: OomRecord) -> Facts:
         parts=usage_of(record),
         stat=dict(record.memory_stat) if record.memory_stat else None,
         processes=processes or _of_victims(record.victims),
+        cut=record.cut,
         is_whole_table=bool(processes) and not record.cut,
         victims=victims,
         host=record.host,

@@ -6,13 +6,11 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from rtdebug.oom.facts import Facts, Process
+from rtdebug.oom.facts import NEARLY_ALL, Facts, Process
 from rtdebug.oom.notes import Evidence
 
 MOST = 0.5
 """More than half of the usage: whatever else was given up, it would not have helped."""
-NEARLY_ALL = 0.9
-"""Of the victim's own RSS, where nothing is known of the cgroup: then only a clear case is one."""
 PLENTY_FREE = 0.05
 """Of the host's RAM: the kernel's watermarks are about 1 to 2 %, so a host with 5 % free was not short of pages."""
 STORM_PROCESSES = 100
@@ -74,6 +72,20 @@ def kernel_limit(facts: Facts) -> Finding | None:
     evidence: Evidence = {"gfp_mask": facts.gfp_mask, "failed_memcgs": list(facts.slab_failed_memcgs), **_host(facts)}
     return Finding(
         "It looks global, but a cgroup's kernel memory was refused in a page fault; " + _free(facts), evidence
+    )
+
+
+def low_memory(facts: Facts) -> Finding | None:
+    """A 32-bit kernel's own part of the memory was full, or what is not movable."""
+    zones = facts.host.zones if facts.host else ()
+    free = sum(zone.free_bytes for zone in zones)
+    high = sum(zone.free_bytes for zone in zones if zone.name in ("HighMem", "Movable"))
+    if facts.scope != "global" or high <= MOST * free or facts.free_share is None or facts.free_share < PLENTY_FREE:
+        return None
+    return Finding(
+        "{high_bytes} of the free memory was HighMem or Movable, and of the rest only {low_bytes} was free; "
+        + _free(facts),
+        {"high_bytes": high, "low_bytes": free - high, **_host(facts)},
     )
 
 
@@ -243,7 +255,9 @@ def _of_victims(kind: str, facts: Facts) -> Finding | None:
     total = sum(sizes.values())
     if facts.scope != "memcg" or facts.parts is not None or facts.usage_bytes is not None or not total:
         return None
-    if not {"anon", "shmem", "file"} <= sizes.keys() or sizes[kind] < NEARLY_ALL * total:
+    # before 4.5 file-rss held shared memory too: enough to tell anon memory by
+    needed = {kind, "file"} if kind == "anon" and not facts.cut else {"anon", "shmem", "file"}
+    if not needed <= sizes.keys() or sizes[kind] < NEARLY_ALL * total:
         return None
     return Finding(
         f"{{share}} of what the killed held ({{{kind}_bytes}}) is {_CALLED[kind]}; "

@@ -36,6 +36,7 @@ _LINGER_NS = 2_000_000_000
 _STALE_NS = 30_000_000_000
 _OPEN_AT_MOST = 8
 _SLAB_MEMCGS_AT_MOST = 16
+_SEEN_AT_MOST = 1024
 
 
 def read_oom_log(lines: Iterable[str]) -> list[OomRecord]:
@@ -64,12 +65,13 @@ class OomLogReader:
         self._host: HostMemory | None = None
         self._slab_memcgs: dict[str, None] = {}
         self._by_hand = False
+        self._seen: dict[tuple[str | None, int, str], None] = {}
 
     def feed(self, line: LogLine, now_ns: int | None = None) -> list[OomRecord]:
         """Take one message; gives the kills that are over because of it."""
         self._now_ns = now_ns if now_ns is not None else line.time_ns
         stale = self._pop_while(self._is_stale)  # before they take a line that is of another kill
-        if line.from_kernel:
+        if line.from_kernel and not self._is_repeated(line):
             self._take(line)
         elif (
             line.source == "systemd"
@@ -97,6 +99,18 @@ class OomLogReader:
         """When the first of the kills whose outcome is known will be over, if no more lines come."""
         due = [e.touched_ns + self._linger_ns for e in self._open if e.over and e.touched_ns is not None]
         return min(due, default=None)
+
+    def _is_repeated(self, line: LogLine) -> bool:
+        """The same words at the same microsecond: from two logs, or pasted twice."""
+        if line.time_ns is None:
+            return False
+        key = line.host, line.time_ns, line.message
+        if key in self._seen:
+            return True
+        self._seen[key] = None
+        if len(self._seen) > _SEEN_AT_MOST:
+            del self._seen[next(iter(self._seen))]
+        return False
 
     def _take(self, line: LogLine) -> None:
         message = line.message
@@ -272,7 +286,8 @@ class OomLogReader:
             or self._dumping(line, lambda e: e.constraint is None)
             or self._start(line)
         )
-        episode.constraint = CONSTRAINTS.get(match["constraint"])
+        # 5.0 and 5.1 say CONSTRAINT_NONE of a cgroup's limit too, but then no `global_oom`
+        episode.constraint = "memcg" if "oom_memcg" in parts else CONSTRAINTS.get(match["constraint"])
         for name in ("nodemask", "cpuset", "mems_allowed", "oom_memcg", "task_memcg"):
             setattr(episode, name, parts.get(name) or getattr(episode, name))
         if episode.nodemask == "(null)":

@@ -29,7 +29,7 @@ _COMM = r"(?P<comm>.{0,64}?)"
 _OUT = r"(?P<scope>Memory cgroup out|Out) of [Mm]emory(?: \([a-z_]*\))?"
 PATTERNS: dict[str, re.Pattern[str]] = {
     "trigger": re.compile(
-        rf"{_COMM} invoked oom-killer:(?: gfp_?mask=(?P<gfp>0x[0-9a-fA-F]+(?:\([^)\n]*\))?))?"
+        rf"{_COMM} invoked oom-killer(?:$|:)(?: gfp_?mask=(?P<gfp>0x[0-9a-fA-F]+(?:\([^)\n]*\))?))?"
         r"(?P<rest>[^\n]*)$",
         re.DOTALL,
     ),
@@ -37,7 +37,10 @@ PATTERNS: dict[str, re.Pattern[str]] = {
     "selected": re.compile(
         rf"{_OUT}: [Kk]ill process (?P<pid>\d+),?(?: \((?P<comm>.*)\))? score (?P<score>\d+)", re.DOTALL
     ),
-    "killed": re.compile(rf"(?:{_OUT}: )?Killed process (?P<pid>\d+)(?P<rest>(?:\D.*)?)", re.DOTALL),
+    "killed": re.compile(
+        rf"(?:{_OUT}: |(?=Killed process \d+(?: ?\(|, UID|\.?\s*$)))Killed process (?P<pid>\d+)(?P<rest>(?:\D.*)?)",
+        re.DOTALL,
+    ),
     "skipped": re.compile(rf"(?:{_OUT}: )?OOM victim (?P<pid>\d+) \(.*\) is already exiting", re.DOTALL),
     "unkillable": re.compile(rf"{_OUT} and no killable processes"),
     "panic": re.compile(
@@ -124,7 +127,7 @@ _COLUMNS = {
 def kinds_of(message: str) -> tuple[str, ...]:
     """The kinds of line that this one may be of."""
     kinds = _KINDS_BY_START.get(message[:1], ())
-    if " invoked oom-killer:" in message or " mems_allowed=" in message:
+    if " invoked oom-killer" in message or " mems_allowed=" in message:
         return (*_BEHIND_COMM, *kinds)
     return kinds
 

@@ -23,6 +23,7 @@ from rtdebug.oom.judges import (
     kernel_limit,
     kernel_memory,
     limit_too_small,
+    low_memory,
     many_processes,
     mempolicy,
     page_cache,
@@ -36,6 +37,7 @@ VerdictKind = Literal[
     "cpuset",
     "mempolicy",
     "kernel_memory",
+    "low_memory",
     "fragmentation",
     "fork_storm",
     "many_processes",
@@ -107,6 +109,12 @@ RULES: tuple[Rule, ...] = (
         kernel_limit,
         "A global kill with an empty gfp_mask, or after SLUB failed for a cgroup, while the host had room.",
         "Lift the kmem limit of that cgroup (memory.kmem.limit_in_bytes), or use cgroup v2.",
+    ),
+    Rule(
+        "low_memory",
+        low_memory,
+        "Most of what was free lies in zones (HighMem, Movable) that the kernel cannot use for its own data.",
+        "Use a 64-bit kernel, or less movable memory; else fewer inodes, sockets and threads: they need low memory.",
     ),
     Rule(
         "fragmentation",

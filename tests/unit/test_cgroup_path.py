@@ -34,6 +34,7 @@ TASK = "c3" * 16
         (f"/ecs/{TASK}/{A}", A, None),
         (f"/ecs/{TASK}/{TASK}-1234567890", f"{TASK}-1234567890", None),
         ("/garden/7a9d8a58-0000-4111-8222-333344445555", "7a9d8a58-0000-4111-8222-333344445555", "garden"),
+        ("/garden.service/garden/good/7a9d8a58-0000-4111-8222-3333", "7a9d8a58-0000-4111-8222-3333", "garden"),
         ("/docker/buildkit/rq1v3n0k2m4p5s6t7u8w9x0yz", "rq1v3n0k2m4p5s6t7u8w9x0yz", "buildkit"),
         ("/mesos/7a9d8a58-0000-4111-8222-333344445555", "7a9d8a58-0000-4111-8222-333344445555", "mesos"),
         (f"/libpod_parent/{B}/libpod-{A}", A, "podman"),

@@ -1,5 +1,6 @@
 import os
 import re
+import resource
 import select
 import shlex
 import signal
@@ -123,11 +124,14 @@ def test_help_names_every_command_and_loads_none():
         assert re.search(rf"^  {name} +{re.escape(what)}$", "\n".join(shown), re.MULTILINE)
 
 
-def test_help_answers_in_a_fifth_of_a_second():
+def test_help_takes_less_than_a_fifth_of_a_second():
+    """Of the processor: it waits for nothing, and by the clock others would be measured too (benchmarks/run help)."""
+
     def once():
-        began = time.perf_counter()
+        before = resource.getrusage(resource.RUSAGE_CHILDREN)
         rtdebug("--help")
-        return time.perf_counter() - began
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
 
     assert min(once() for _ in range(5)) < 0.2
 

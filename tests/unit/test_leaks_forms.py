@@ -161,6 +161,29 @@ def test_a_cell_of_usage_and_limit(read):
     assert (found["a"].limit, found["b"].limit) == (96 * MIB, GIB)
 
 
+def test_each_column_has_its_own_limit(read):
+    found = read(
+        "time,net I/O,web_mib,web_limit_mib,db_mib,db_limit_mib,cpu_limit\n"
+        "2026-03-01 09:00:00,3B / 4B,7,96,8,97,2\n2026-03-01 09:00:09,5B / 6B,7,96,8,97,2\n"
+    )
+    assert {name: series.limit for name, series in found.items()} == {"web_mib": 96 * MIB, "db_mib": 97 * MIB}
+    series = only(read("time,net I/O,mem,cpu_limit\n2026-03-01 09:00:00,3B / 4B,7MiB,2\n"))
+    assert (series.value.tolist(), series.limit) == ([7 * MIB], None)
+
+
+def test_columns_that_are_named_after_addresses(read):
+    assert set(read("Time,10.0.12.5:9100,10.0.12.6:9100\n2026-03-01 09:00:00,7MiB,8MiB\n")) == {
+        "10.0.12.5:9100",
+        "10.0.12.6:9100",
+    }
+
+
+def test_usage_and_limit_alone_on_a_line(read):
+    for text in ("31.5MiB / 96MiB\n32.5MiB / 96MiB\n", "MEM USAGE / LIMIT\n31.5MiB / 96MiB\n32.5MiB / 96MiB\n"):
+        series = only(read(text, interval_s=60))
+        assert (series.labels.name, series.limit, steps_s(series)) == ("file.csv", 96 * MIB, [60])
+
+
 def test_a_unit_in_a_column_of_its_own_and_no_header(read):
     found = read(
         "2026-03-01T09:00:00+01:00,0f1e2d3c4b5a,api:1.2,31.5,MiB\n2026-03-01T09:00:10+01:00,0f1e2d3c4b5a,api:1.2,0.5,GiB\n"
@@ -174,6 +197,18 @@ def test_a_limit_without_a_header(read):
     assert (series.labels.name, series.limit) == ("api:1.2", 96 * MIB)
     assert any("taken as the limit" in note for note in series.notes)
     assert len(read(rows + "2026-03-01T09:00:30,0f1e2d3c4b5a,api:1.2,31.5,MiB,97,MiB\n")) == 2
+
+
+def test_a_metric_in_a_column_of_its_own(read):
+    rows = "".join(f"2026-03-01 09:00:{at},web,{kind},{at}MiB\n" for at in range(10, 30) for kind in ("rss", "cache"))
+    assert set(read("time,container,metric,value\n" + rows)) == {"web rss", "web cache"}
+    rows = "".join(f"2026-03-01 09:00:{at},web,{'ok' if at % 3 else 'busy'},{at}MiB\n" for at in range(10, 30))
+    assert set(read("time,container,state,value\n" + rows)) == {"web"}
+
+
+def test_a_number_of_an_epoch_is_no_time(read):
+    series = only(read("epoch,cpu_time,timestamp,rss_mib\n1,7,2026-03-01 09:00:00,5\n2,9,2026-03-01 09:01:00,6\n"))
+    assert steps_s(series) == [60]
 
 
 def test_ids_beside_a_name(read):
@@ -327,6 +362,11 @@ def test_what_stands_before_the_first_time_is_left_out(read):
         ("VmRSS:\t   731013 kB", "rss", 731013 * KIB, "anon"),
         ("  heapUsed: '20.35 MB',", "heapused", 20.35e6, "anon"),
         ("Iteration 3 - memory usage (RSS): 17.5 Mb; threads: 1", "rss", 17.5e6, "anon"),
+        ("node-1   250m   12%   1545Mi   40%", "node-1", 1545 * MIB, "usage"),
+        ("/machine.slice/api.service   12   0.5   1.5G   -   -", "/machine.slice/api.service", 1.5 * GIB, "usage"),
+        ("0a1b2c3d4e5f6   api   0.10   31.5MB   16.38kB   12", "api", 31.5e6, "usage"),
+        ("Memory use:             31.50 MiB", "memory use", 31.5 * MIB, "usage"),
+        ("  Memory (current): 31.50MB", "memory", 31.5e6, "usage"),
         ("MEM 31.500000 1772355600.1052", "memory", 31.5 * MIB, "anon"),
     ],
 )
@@ -335,6 +375,30 @@ def test_lines_of_other_tools(read, line, name, expected, kind):
     series = found[name]
     assert series.value.tolist() == [pytest.approx(expected, abs=1)]
     assert series.labels.kind == kind
+
+
+@pytest.mark.parametrize(
+    ("line", "at_s"),
+    [
+        ("gc {n} @{at}.000s 0%: 0.1+0.9+0.0 ms clock, 1.2+0.4+0.0 ms cpu, {size2}->{size2}->{size} MB, 70 MB goal", 1),
+        ("[{at}.000s][info][gc] GC({n}) Pause Young (Normal) (G1 Evacuation Pause) {size2}M->{size}M(256M) 3.2ms", 1),
+        ("{at}.000: [GC (Allocation Failure) {size2}M->{size}M(256M), 0.0123 secs]", 1),
+        ("[2026-03-01T09:{at:02d}:00.000+0000][info][gc] GC({n}) Pause Full {size2}M->{size}M(256M) 9.1ms", 60),
+        ("[41:0x5f6e2d0]    {at}000 ms: Mark-sweep {size2}.0 (90.0) -> {size}.0 (96.0) MB, 2.1 / 0.0 ms", 1),
+    ],
+)
+def test_a_heap_after_each_collection(read, line, at_s):
+    text = "".join(line.format(n=at, at=at, size=20 + at, size2=40 + at) + "\n" for at in range(1, 50))
+    series = read(text)["heap"]
+    assert series.value.tolist() == [(20 + at) * MIB for at in range(1, 50)]
+    assert steps_s(series) == [at_s] * 48
+
+
+def test_columns_that_ps_was_asked_for(read):
+    rounds = "".join(f"  PID   RSS ELAPSED CMD\n   41 {at}000   01:00 /usr/bin/api --serve\n" for at in range(10, 50))
+    series = only(read(rounds, interval_s=60))
+    assert (series.labels.name, series.value.tolist()[:2]) == ("api", [10_000 * KIB, 11_000 * KIB])
+    assert set(steps_s(series)) == {60}
 
 
 def test_workers_of_one_name_are_told_apart_and_a_new_pid_is_a_restart(read):
@@ -374,6 +438,14 @@ def test_json_with_an_object_for_each_sample(read):
         series = only(read(text))
         assert (series.labels.name, series.value.tolist()) == ("api", [7000e3, 7010e3, 7020e3])
         assert steps_s(series) == [10, 10]
+
+
+def test_data_points_of_cloudwatch(read):
+    moments = [(f"2026-03-01T09:{at:02d}:00+00:00", 7.5 + at) for at in (5, 0, 10)]
+    points = [{"Timestamp": moment, "Average": value, "Unit": "Percent"} for moment, value in moments]
+    series = only(read(json.dumps({"Label": "MemoryUtilization", "Datapoints": points})))
+    assert (series.labels.unit, series.value.tolist()) == ("percent", [7.5, 12.5, 17.5])
+    assert any("clock went back" in note for note in series.notes)
 
 
 def test_lines_of_victoria_metrics(read):

@@ -204,6 +204,22 @@ def test_what_a_mail_quotes():
     assert messages("> [1.000001] anon 5\n>            file 7\n> [1.000002] x") == ["anon 5\nfile 7", "x"]
 
 
+def test_what_a_mailer_wrapped_of_ones_own():
+    assert messages("[1.000001] \noom-kill:constraint=X\n[1.000002] x") == ["oom-kill:constraint=X", "x"]
+    assert messages("[1.000001] Killed \nprocess 7 (a)\n[1.000002] x") == ["Killed process 7 (a)", "x"]
+
+
+def test_what_a_mail_quotes_of_a_log_without_dressing():
+    assert messages(": anon 5\n: file 7") == ["anon 5", "file 7"]
+    wrapped = ">>     Killed process 7 (a) \n>> total-vm:8kB, \n>> anon-rss:3kB\n>>\n>> and more"
+    assert messages(wrapped) == ["Killed process 7 (a) total-vm:8kB, anon-rss:3kB", "and more"]
+
+
+def test_a_header_takes_no_line_that_follows_it():
+    header = "[1.000001] Memory cgroup stats for /" + "a" * 80 + ":"
+    assert messages(f"{header}\nanon 5\nfile 7") == [header[11:], "anon 5", "file 7"]
+
+
 def test_what_a_mailer_wrapped():
     flowed = "> [1.000001] a invoked oom-killer: gfp_mask=0xd0,  \n> order=0, oom_score_adj=0\n> [1.000002] x"
     assert messages(flowed) == ["a invoked oom-killer: gfp_mask=0xd0, order=0, oom_score_adj=0", "x"]

@@ -346,6 +346,40 @@ def test_the_page_size_without_a_kill_line(usage_kib, page_bytes):
     assert record.page_size_bytes == page_bytes
 
 
+def test_what_was_pasted_twice_counts_once():
+    counters = ["memory: usage 8kB, limit 8kB, failcnt 3", "kmem: usage 0kB, limit 8kB, failcnt 0"]
+    lines = ["Task in /a killed as a result of limit of /a", *counters]
+    stamped = [f"[   71.00000{number}] {line}" for number, line in enumerate(lines)]
+    (record,) = read_oom_log([*stamped, *stamped, f"[   71.000009] {kill_line(23)}", f"[   71.000009] {kill_line(23)}"])
+    assert (record.oom_memcg, record.kill_lines, [victim.pid for victim in record.victims]) == ("/a", 1, [23])
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "Killed process 4242 after 30 s",
+        "Killed process 4242, starting it anew",
+        "SAK: killed process 1 (bash): task_session(p)==tty->session",
+        "lowmemorykiller: Killing 'app' (4242), adj 900, to free 7kB",
+        "sending SIGKILL to process 4242 uid 0 \"a\": badness 900",
+    ],
+)
+def test_who_else_kills(line):
+    assert read_oom_log([line, f"[ 71.000001] {line}"]) == []
+
+
+def test_a_trigger_of_which_only_the_name_is_left():
+    (record,) = read_oom_log(["[ 71.000001] on_node0 invoked oom-killer", f"[ 71.000002] {kill_line(23)}"])
+    assert (record.trigger.comm, record.trigger.gfp_mask, record.victims[0].pid) == ("on_node0", None, 23)
+
+
+def test_a_limit_that_was_called_no_constraint():
+    """Linux 5.0 and 5.1."""
+    summary = "oom-kill:constraint=CONSTRAINT_NONE,nodemask=(null),oom_memcg=/a,task_memcg=/a/b,task=x,pid=23,uid=7"
+    (record,) = read_oom_log([summary])
+    assert (record.constraint, record.oom_memcg, record.task_memcg) == ("memcg", "/a", "/a/b")
+
+
 def test_a_garbled_pid_is_no_pid():
     (record,) = read_oom_log([summary_line(23).replace("pid=23", "pid=:23")])
     assert record.chosen is None
@@ -466,3 +500,9 @@ def test_a_hostile_line_takes_no_time(line):
     start = time.process_time()
     read_oom_log([line])
     assert time.process_time() - start < 1
+
+
+def test_a_record_without_end_takes_no_time():
+    start = time.process_time()
+    read_oom_log(["[    1.000001] a", *["  a line that goes on"] * 40_000])
+    assert time.process_time() - start < 3

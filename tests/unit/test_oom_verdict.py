@@ -40,6 +40,11 @@ DUMPS = {
     "many_processes": memcg_dump(stat(anon=60), tasks(MANY_PROCESSES, apart=97)),
     "node_exhausted": global_dump([PYTHON]),
     "fragmentation": global_dump([PYTHON], order=2, free_pages=300_000),
+    "low_memory": [
+        *global_dump([PYTHON], free_pages=305_000)[:6],
+        "HighMem free:1200000kB min:512kB low:640kB",
+        *global_dump([PYTHON], free_pages=305_000)[6:],
+    ],
     "cpuset": global_dump([PYTHON], constraint="CONSTRAINT_CPUSET", free_pages=300_000),
     "mempolicy": global_dump([PYTHON], constraint="CONSTRAINT_MEMORY_POLICY", nodemask="1"),
     "sysrq": global_dump([PYTHON], order=-1),
@@ -150,7 +155,7 @@ def test_a_comm_with_braces_is_no_placeholder():
     assert "{usage_bytes} alone has" in fill(verdict.text, verdict.evidence)
 
 
-@pytest.mark.parametrize(("adj", "kind"), [(0, "many_processes"), (-997, "unknown")])
+@pytest.mark.parametrize(("adj", "kind"), [(0, "many_processes"), (-997, "anon")])
 def test_a_small_score_of_a_guaranteed_pod_says_nothing(adj, kind):
     """-997 of 1000 leaves no score to the largest process either."""
     lines = [
@@ -160,3 +165,29 @@ def test_a_small_score_of_a_guaranteed_pod_says_nothing(adj, kind):
         "Killed process 7001 (api) total-vm:90000kB, anon-rss:61024kB, file-rss:311kB",
     ]
     assert of(lines).kind == kind
+
+
+def dominant(lines):
+    found = facts_of(record_of(lines)).dominant
+    return found and found[0]
+
+
+def test_what_the_killed_held_tells_the_kind_only_when_it_is_nearly_all():
+    head = "Memory cgroup out of memory: Killed process 7001 (api) total-vm:90000kB, "
+    assert dominant([head + "anon-rss:61024kB, file-rss:311kB, shmem-rss:0kB"]) == "anon"
+    assert dominant([head + "anon-rss:11860kB, file-rss:29164kB, shmem-rss:0kB"]) is None
+    table = "[  pid  ]   uid  tgid total_vm      rss pgtables_bytes swapents oom_score_adj name"
+    row = "[   7001]     0  7001    22500     2965    40960     5000             0 api"
+    assert dominant([table, row, head + "anon-rss:11860kB, file-rss:1100kB, shmem-rss:0kB"]) == "anon"
+
+
+def test_what_is_charged_elsewhere_tells_no_kind():
+    kill = "Memory cgroup out of memory: Killed process 7001 (api) total-vm:900kB, anon-rss:8kB, file-rss:700kB"
+    assert dominant(["memory: usage 132kB, limit 132kB, failcnt 7", kill + ", shmem-rss:0kB"]) is None
+
+
+def test_what_has_no_name_may_be_the_most():
+    stat = "Memory cgroup stats for /pool/a: cache:8KB rss:{rss}KB"
+    usage = "memory: usage 1000kB, limit 1000kB, failcnt 7"
+    assert dominant([usage, stat.format(rss=600)]) == "anon"
+    assert dominant([usage, stat.format(rss=300)]) is None
