@@ -42,7 +42,8 @@ _BUILD = re.compile(rf"(?:.*:[a-z-]+:|buildkit-)(?P<id>{_BUILD_ID})(?:\.scope)?"
 _NAMED_SCOPE = re.compile(r"(?P<prefix>runc|crun)-(?P<id>.+)\.scope")
 """Plain `runc --systemd-cgroup`: the id is any name."""
 _POD = re.compile(r"pod(?P<uid>[0-9a-f][0-9a-f-]+)")
-_POD_SLICE = re.compile(r"(?:.*-)?kubepods(?:-(?P<qos>besteffort|burstable))?-pod(?P<uid>[0-9a-f_]+)\.slice(?::.*)?")
+_QOS = ("besteffort", "burstable", "guaranteed")
+_POD_SLICE = re.compile(rf"(?:.*-)?kubepods(?:-(?P<qos>{'|'.join(_QOS)}))?-pod(?P<uid>[0-9a-f_]+)\.slice(?::.*)?")
 _NOMAD = ("nomad", re.compile(rf"(?P<id>{_UUID}\..+)\.scope"))
 _UNDER: dict[str, tuple[str | None, re.Pattern[str]]] = {
     "docker": ("docker", re.compile(_ID)),
@@ -58,6 +59,7 @@ _UNDER: dict[str, tuple[str | None, re.Pattern[str]]] = {
 _MACHINE = re.compile(r"(?:machine-(?P<scope>.+)\.scope|(?:systemd-nspawn|container)@(?P<service>.+)\.service)")
 """What systemd-machined knows: nspawn's containers (NixOS starts them as `container@`), libvirt's, and also VMs."""
 _LIBVIRT_LXC = re.compile(r"machine-lxc-(?:\d+-)?(?P<scope>.+)\.scope|(?P<folder>.+)\.libvirt-lxc")
+_RKT = re.compile(rf"machine-rkt-(?P<id>{_UUID})\.scope")
 _ECS_TASK_CONTAINER = re.compile(r"[0-9a-f]{32}-\d+")
 _UNIT = re.compile(r".+\.(?:service|scope|slice|socket|mount|swap)")
 _SYSTEMD_ESCAPE = re.compile(r"\\x([0-9a-f]{2})")
@@ -194,7 +196,7 @@ def _with_pod(found: CgroupPath, parent: str, component: str) -> CgroupPath:
     if match := _POD_SLICE.fullmatch(component):
         return replace(found, kind="pod", pod_uid=match["uid"].replace("_", "-"), qos=match["qos"] or "guaranteed")
     match = _POD.fullmatch(component)
-    if match and (parent == "kubepods" or parent in ("burstable", "besteffort")):
+    if match and (parent == "kubepods" or parent in _QOS):
         qos = "guaranteed" if parent == "kubepods" else parent
         return replace(found, kind="pod", pod_uid=match["uid"], qos=qos)
     return found
@@ -222,6 +224,8 @@ def _machine_in(parent: str, component: str) -> tuple[str, str] | None:
     """Name and runtime, if this component is the cgroup of a container that systemd-machined knows."""
     if match := _LIBVIRT_LXC.fullmatch(_unescape(component)):
         return match["scope"] or match["folder"], "libvirt-lxc"
+    if match := _RKT.fullmatch(_unescape(component)):
+        return match["id"], "rkt"
     machine = _MACHINE.fullmatch(_unescape(parent))
     if component == "payload" and machine:  # without it the scope may be a VM's
         return machine["scope"] or machine["service"], "systemd-nspawn"

@@ -12,6 +12,7 @@ from rtdebug.errors import UsageProblem
 from rtdebug.leaks.csv import NO_TIMES, host_memory
 from rtdebug.leaks.foreign import Hints
 from rtdebug.leaks.quantities import BEGIN_NS, parse_times
+from rtdebug.leaks.records import flattened
 from rtdebug.leaks.rows import Row, rows_of, usage_in
 from rtdebug.leaks.series import NS_PER_S, Labels, Series, clean
 
@@ -25,6 +26,8 @@ _TIME = re.compile(
     r"\b[A-Z][a-z]{2},? (?:[A-Z][a-z]{2} +\d+|\d+ [A-Z][a-z]{2}),? (?:\d{4} )?\d\d:\d\d:\d\d(?: [AP]M)?(?: [A-Z]{3,5})?"
     r"(?: \d{4})?|^(?:top - |\W*)\d\d:\d\d:\d\d\b(?: [AP]M)?"
 )
+_LONGEST = 1000
+"""No line of these tools is longer; what is longer is something else."""
 _BEGIN = re.compile(r"[\[{]")
 
 
@@ -44,7 +47,7 @@ def is_table(head: str) -> bool:
         for delimiter in ",;\t|":
             if 0 < lines[0].count(delimiter) <= "".join(lines[1:2]).count(delimiter):
                 return False
-    return any(_HEADER.match(line) or _told(line)[1] for line in lines[:200])
+    return any(_HEADER.match(line[:_LONGEST]) or _told(line)[1] for line in lines[:200])
 
 
 def is_json_lines(head: str) -> bool:
@@ -77,7 +80,7 @@ def _table_samples(lines: Sequence[str]) -> Iterator[_Sample]:
     for line in lines:
         stamp, rows = _told(line)
         moment = stamp or moment
-        if _HEADER.match(line):
+        if _HEADER.match(line[:_LONGEST]):
             number += bool(seen)
             seen.clear()
             continue
@@ -98,6 +101,7 @@ def _stamps_follow(lines: Sequence[str]) -> bool:
 
 def _told(line: str) -> tuple[str | None, list[Row]]:
     """Return the time in a line, as it is written, and what else it tells."""
+    line = line[:_LONGEST]
     stamp = _TIME.search(line)
     if stamp is None:
         return None, list(rows_of(line))
@@ -109,7 +113,7 @@ def _json_samples(text: str) -> Iterator[_Sample]:
     rounds: dict[str, int] = {}
     moment: str | None = None
     for before, fields in _objects(text):
-        values = dict(_flat(fields))
+        values = {key.lower(): value for key, value in flattened(fields)}
         for match in _TIME.finditer(before):
             moment = match[0]
         own = (values.get(key) for key in ("read", "time", "timestamp", "@timestamp"))
@@ -121,15 +125,6 @@ def _json_samples(text: str) -> Iterator[_Sample]:
             rounds[named] = rounds.get(named, -1) + 1
             row = Row(named, str(ident) if ident else None, *figures)
             yield _Sample(row, stamp, rounds[named])
-
-
-def _flat(value: object, key: str = "") -> Iterator[tuple[str, object]]:
-    """Give what is in an object by its keys in small letters: `memory_stats.usage`."""
-    if isinstance(value, dict):
-        for name, each in value.items():
-            yield from _flat(each, f"{key}.{name}".lower().lstrip("."))
-    else:
-        yield key, value
 
 
 def _objects(text: str) -> Iterator[tuple[str, dict[str, Any]]]:

@@ -70,6 +70,8 @@ def _results(document: object, name: str) -> list[_Result]:
     for result in results:
         values = result.get("values") if isinstance(result, dict) else None
         metric = result.get("metric", {}) if isinstance(result, dict) else {}
+        if isinstance(values, list) and isinstance(result.get("timestamps"), list):  # as VictoriaMetrics exports them
+            values = list(zip(result["timestamps"], values, strict=False))
         if not isinstance(values, list) or not isinstance(metric, dict):
             raise UsageProblem(f"{name}: not a range export of Prometheus", _HINT)
         found.append((metric, values))

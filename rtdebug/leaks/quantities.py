@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 BINARY = {"": 1, "k": 2**10, "m": 2**20, "g": 2**30, "t": 2**40, "p": 2**50, "e": 2**60}
 DECIMAL = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12, "p": 10**15, "e": 10**18}
 PERCENT = "percent"
-_VALUE = r"^\s*([-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?)\s*([kKMGTPE]i?[bB]?|[bB]|%|)\s*$"
-_NAME_UNIT = re.compile(r"(?:^|[^a-z])(bytes?|[kmgtp]i?b|percent|pct|%)(?:$|[^a-z])|(percent|%)", re.IGNORECASE)
+_VALUE = r"^\s*([-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?)\s*([kKMGTPE]i?[bB]?|[kmgtp]i?b|[bB]|%|)\s*$"
+_NAME_UNIT = re.compile(r"(?:^|[^a-z])(bytes?|[kmgtp]i?b|perc(?:ent)?|pct|%)(?:$|[^a-z])|(percent|%)", re.IGNORECASE)
 
 
 def factor_of(unit: str) -> float:
@@ -36,11 +36,11 @@ def unit_in_name(name: str) -> str | None:
 
     `mem_mib`, `RSS (MB)`, `usage_bytes`, `mem_util_percent`.
     """
-    match = _NAME_UNIT.search(name.replace("_", " "))
+    match = _NAME_UNIT.search(re.sub(r"(?<=[a-z])(?=(?:[KMGTP]i?B|Perc)\b)", " ", name.replace("_", " ")))
     if not match:
         return None
     unit = (match[1] or match[2]).lower()
-    return PERCENT if unit in ("percent", "pct", "%") else unit
+    return PERCENT if unit in ("percent", "perc", "pct", "%") else unit
 
 
 def parse_values(text: pd.Series[str]) -> tuple[Floats, pd.Series[str]]:
@@ -60,7 +60,7 @@ _SERIAL_1970 = 25_569
 _DAY_NS = 86_400 * NS_PER_S
 _CLOCK = r"\d{1,2}:\d\d(?::\d\d(?:\.\d+)?)?(?: ?[AaPp][Mm])?"
 _SYSLOG = r"[A-Z][a-z]{2} +\d{1,2} \d\d:\d\d:\d\d(?:\.\d+)?"
-_STEP = re.compile(r"(?:^|[^a-z])(ms|millis\w*|min|mins|minutes?|h|hrs?|hours?|d|days?)(?:$|[^a-z])", re.IGNORECASE)
+_STEP = re.compile(r"(?:^|[^a-z])(ms|millis\w*|mins?|minutes?|h|hrs?|hours?|d|days?)(?:$|[^a-z])", re.IGNORECASE)
 
 
 def parse_times(text: pd.Series[str], name: str = "") -> tuple[Ints, str | None]:

@@ -15,7 +15,7 @@ _PROCESSES = tuple(
     re.compile(pattern)
     for pattern in (
         # ps aux: USER PID %CPU %MEM VSZ RSS TTY STAT START TIME COMMAND
-        r"\S+\s+(?P<pid>\d+)\s+[\d.]+\s+[\d.]+\s+\d+\s+(?P<rss>\d+)\s+\S+\s+[RSDTZIWXt]\S*\s+\S+\s+[\d:.-]+\s+(?P<name>\S+)",
+        r"(?:^|\s)\S+\s+(?P<pid>\d+)\s+[\d.]+\s+[\d.]+\s+\d+\s+(?P<rss>\d+)\s+\S+\s+[RSDTZIWXt]\S*\s+\S+\s+[\d:.-]+\s+(?P<name>\S+)",
         # top: PID USER PR NI VIRT RES SHR S %CPU %MEM TIME+ COMMAND
         r"(?P<pid>\d+)\s+\S+\s+(?:-?\d+|rt)\s+-?\d+\s+[\d.]+[mgtp]?\s+(?P<rss>[\d.]+[mgtp]?)\s+[\d.]+[mgtp]?\s+[A-Z]\s+"
         r"[\d.]+\s+[\d.]+\s+[\d:.]+\s+(?P<name>\S+)",

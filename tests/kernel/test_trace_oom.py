@@ -16,7 +16,7 @@ import pytest
 
 from tests.kernel.runtime_fixtures import Runc, make_rootfs
 from tests.kernel.tracing import Event, Script, Trace, Traced, no_kernel_log, small_shm, target
-from tests.kernel.workload import MIB, Workload, build, memory_cgroup, memory_mount
+from tests.kernel.workload import MIB, Workload, build, memory_cgroup, memory_mount, write_uncached
 
 pytestmark = pytest.mark.kernel
 
@@ -322,10 +322,8 @@ def test_a_neighbour_holds_the_memory(full_log: KernelLog) -> None:
 
 
 def test_page_cache_that_cannot_be_given_back(cgroup: Path, full_log: KernelLog, tmp_path: Path) -> None:
+    write_uncached(tmp_path / "file", 13 * MIB)
     text = f"""
-with open({str(tmp_path / "file")!r}, "wb") as file:
-    file.write(bytes(13 << 20))  # who writes it pays
-    os.fsync(file.fileno())
 with open({str(tmp_path / "file")!r}, "r+b") as file:
     area = mmap.mmap(file.fileno(), 0, mmap.MAP_SHARED)  # mlock would copy private pages
 assert _libc.mlock(ctypes.c_void_p(ctypes.addressof(ctypes.c_char.from_buffer(area))), len(area)) == 0

@@ -138,6 +138,18 @@ def memory_mount() -> tuple[Path, bool]:
     return v2, True
 
 
+def write_uncached(path: Path, size_bytes: int) -> None:
+    """Write a file of which no page is cached: the cgroup that reads it pays for them, and for nothing else.
+
+    A cgroup that writes it pays twice where the disk is a loop device over a tmpfs, as in the lab.
+    """
+    with path.open("wb") as file:
+        file.write(b"x" * size_bytes)
+        file.flush()
+        os.fsync(file.fileno())
+        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+
+
 def kill_count(cgroup: Path) -> int:
     """Return oom_kill of memory.events (v2) or memory.oom_control (v1)."""
     file = cgroup / "memory.events"

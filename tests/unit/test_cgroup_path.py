@@ -48,6 +48,7 @@ TASK = "c3" * 16
         ("/machine.slice/container@nix.service/payload", "nix", "systemd-nspawn"),
         (r"/machine.slice/machine-lxc\x2d77\x2da\x2db.scope/libvirt", "a-b", "libvirt-lxc"),
         ("/machine/old.libvirt-lxc", "old", "libvirt-lxc"),
+        ("/machine.slice/machine-rkt\\x2d" + POD.replace("-", "\\x2d") + ".scope/system.slice/a.service", POD, "rkt"),
     ],
 )
 def test_containers(path, container_id, runtime):
@@ -61,6 +62,7 @@ def test_containers(path, container_id, runtime):
     [
         (f"/kubepods/besteffort/pod{POD}/{A}", POD, "besteffort"),
         (f"/kubepods/pod{POD}/{A}", POD, "guaranteed"),
+        (f"/kubepods/guaranteed/pod{POD}/{A}", POD, "guaranteed"),
         (f"/kubepods.slice/kubepods-pod{POD_}.slice/crio-{A}.scope", POD, "guaranteed"),
         (f"/kubelet.slice/kubelet-kubepods.slice/kubelet-kubepods-burstable.slice/"
          f"kubelet-kubepods-burstable-pod{POD_}.slice/cri-containerd-{A}.scope", POD, "burstable"),

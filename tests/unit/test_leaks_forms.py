@@ -2,12 +2,15 @@
 
 import json
 import re
+import time
 
 import numpy as np
 import pytest
 
 from rtdebug.errors import RtdebugError, UsageProblem
+from rtdebug.leaks.csv import host_memory
 from rtdebug.leaks.foreign import Hints, kind_in_name, names_limit, names_memory, read_foreign
+from rtdebug.leaks.quantities import factor_of
 from rtdebug.leaks.verdict import judge_series
 
 MIB = 1 << 20
@@ -75,6 +78,26 @@ def test_times_without_a_date_tell_distances_only(read, header, times, expected_
     assert any("how far they are apart" in note for note in series.notes)
 
 
+@pytest.mark.parametrize(
+    ("header", "cell", "expected"),
+    [
+        ("heapUsedMB", "5", 5e6),
+        ("rssMiB", "5", 5 * MIB),
+        ("cacheMiB", "5", 5 * MIB),
+        ("used", "5mib", 5 * MIB),
+        ("used", "5gb", 5e9),
+        ("used", "512k", 512 * KIB),
+        ("RSS [kB]", "5", 5e3),
+        ("MemPerc", "5", 5),
+    ],
+)
+def test_units_in_other_hands(read, header, cell, expected):
+    series = only(read(f"t,{header}\n0,{cell}\n60,{cell}\n"))
+    assert series.value.tolist() == [expected, expected]
+    assert series.labels.unit == ("percent" if expected == 5 else "bytes")
+    assert series.labels.kind == ("file" if "cache" in header else kind_in_name(header))
+
+
 def test_a_date_and_a_time_in_columns_of_their_own(read):
     series = only(read("Date,Time,Used (MiB)\n2026-03-01,23:59:30,7\n2026-03-02,00:00:30,8\n"))
     assert steps_s(series) == [60]
@@ -82,11 +105,13 @@ def test_a_date_and_a_time_in_columns_of_their_own(read):
 
 def test_only_memory_that_is_held_is_judged(read):
     found = read(
-        "timestamp,cpu_percent,rss_mb,vms_mb,peak_rss_mb,free_mb,threads,net_rx_bytes,latency_ms,mem_percent\n"
-        "2026-03-01 09:00:00,97.1,40,900,41,70,13,1000,3,4.1\n2026-03-01 09:00:10,96.1,41,900,41,69,13,2000,3,4.2\n"
+        "elapsed_s,utc,cpu_percent,rss_mb,vms_mb,peak_rss_mb,free_mb,threads,net_rx_bytes,wal_bytes,ms,mem_percent\n"
+        "1,2026-03-01 09:00:00,97.1,40,900,41,70,13,1000,5,3,4.1\n"
+        "2,2026-03-01 09:00:10,96.1,41,900,41,69,13,2000,6,3,4.2\n"
     )
     series = only(found)
     assert series.value.tolist() == [40e6, 41e6]
+    assert steps_s(series) == [10]
     assert series.labels.kind == "anon"
     assert any("cpu_percent" in note and "vms_mb" in note for note in series.notes)
 
@@ -141,6 +166,24 @@ def test_a_unit_in_a_column_of_its_own_and_no_header(read):
         "2026-03-01T09:00:00+01:00,0f1e2d3c4b5a,api:1.2,31.5,MiB\n2026-03-01T09:00:10+01:00,0f1e2d3c4b5a,api:1.2,0.5,GiB\n"
     )
     assert only(found).value.tolist() == [31.5 * MIB, 512 * MIB]
+
+
+def test_a_limit_without_a_header(read):
+    rows = "".join(f"2026-03-01T09:00:{at},0f1e2d3c4b5a,api:1.2,{at}.5,MiB,96,MiB\n" for at in range(10, 30))
+    series = only(read(rows))
+    assert (series.labels.name, series.limit) == ("api:1.2", 96 * MIB)
+    assert any("taken as the limit" in note for note in series.notes)
+    assert len(read(rows + "2026-03-01T09:00:30,0f1e2d3c4b5a,api:1.2,31.5,MiB,97,MiB\n")) == 2
+
+
+def test_ids_beside_a_name(read):
+    row = "2026-03-01T09:00:{:02d},{},api,{}MiB\n"
+    one_by_one = "".join(row.format(at, "0f1e2d3c4b5a" if at < 30 else "9f1e2d3c4b5a", at) for at in range(10, 50))
+    series = only(read("time,container_id,name,mem\n" + one_by_one))
+    assert series.labels.name == "api"
+    assert [(at - series.time_ns[0]) / 1e9 for at in series.restarts_ns] == [20]
+    at_once = "".join(row.format(at, f"{at % 2}f1e2d3c4b5a", at) for at in range(10, 50))
+    assert set(read("time,container_id,name,mem\n" + at_once)) == {"api 0f1e2d3c4b5a", "api 1f1e2d3c4b5a"}
 
 
 def test_one_value_a_line(read):
@@ -215,10 +258,20 @@ def test_limits_that_are_set_and_the_memory_of_the_host(read):
     )
     found = read(text, interval_s=10)
     assert {name: series.limit for name, series in found.items()} == {"a": None, "b": None, "c": 96 * MIB}
-    same = read(
-        round_of(("0a1b2c3d4e5f", "a", "1MiB", "512MiB"), ("1a1b2c3d4e5f", "b", "2MiB", "512MiB")), interval_s=10
-    )
-    assert {series.limit for series in same.values()} == {512 * MIB}
+
+
+@pytest.mark.parametrize("limit", ["100MiB", "512MiB", "1GiB", "1.465GiB", "2.5GiB", "16GiB", "300MB"])
+def test_a_limit_that_several_have(limit):
+    (size, unit) = re.fullmatch(r"([\d.]+)(\w+)", limit).groups()
+    assert host_memory([float(size) * factor_of(unit)] * 3) is None
+
+
+@pytest.mark.parametrize("memory", ["994MiB", "981.1MB", "1.921GiB", "3.829GiB", "7.448GiB", "62.8GiB", "67.35GB"])
+def test_the_memory_of_a_host(memory):
+    (size, unit) = re.fullmatch(r"([\d.]+)(\w+)", memory).groups()
+    value = float(size) * factor_of(unit)
+    assert host_memory([value, 96 * MIB, value, None]) == value
+    assert host_memory([value]) is None
 
 
 def test_a_container_that_does_not_run_holds_nothing_that_is_known(read):
@@ -314,6 +367,23 @@ def test_json_of_docker_podman_and_the_api(read):
     assert (series.labels.name, series.value.tolist(), series.limit) == ("a", [24 * MIB], 96 * MIB)
 
 
+def test_json_with_an_object_for_each_sample(read):
+    rows = [{"t": 1772355600 + at, "cpu": 3, "proc": {"rss_kb": 7000 + at, "name": "api"}} for at in (0, 10, 20)]
+    lines = "".join(json.dumps(row) + "\n" for row in rows)
+    for text in (lines + '{"t": 177', json.dumps(rows), json.dumps(rows, indent=1)):
+        series = only(read(text))
+        assert (series.labels.name, series.value.tolist()) == ("api", [7000e3, 7010e3, 7020e3])
+        assert steps_s(series) == [10, 10]
+
+
+def test_lines_of_victoria_metrics(read):
+    values = {"values": [7, 8], "timestamps": [1772355600000, 1772355610000]}
+    lines = "".join(json.dumps({"metric": {**POD, "pod": pod}, **values}) + "\n" for pod in ("api-0", "api-1"))
+    found = read(lines)
+    assert set(found) == {"shop/api-0/api", "shop/api-1/api"}
+    assert steps_s(found["shop/api-0/api"]) == [10]
+
+
 def matrix(*results):
     found = [{"metric": metric, "values": values} for metric, values in results]
     return json.dumps({"status": "success", "data": {"resultType": "matrix", "result": found}})
@@ -354,6 +424,30 @@ def test_what_prometheus_has_beside_memory(read):
     }
     with pytest.raises(RtdebugError, match="parse error"):
         read('{"status": "error", "errorType": "bad_data", "error": "parse error"}')
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "[" * 100_000,
+        '{"a":' * 100_000,
+        '{"a":' * 900 + '{"memory_stats": 1}' + "}" * 900,
+        '[{"Name":"a","MemUsage":"5MiB / 9MiB"},' * 2000,
+        "a" * 500_000,
+        "1 " * 200_000,
+        "1B/" * 100_000,
+        "| a | b |\n" * 20_000,
+        "MEM USAGE / LIMIT" * 20_000,
+        "," * 1_000_000,
+    ],
+)
+def test_what_is_nothing_is_soon_known(read, text):
+    began = time.process_time()
+    try:
+        read(text, interval_s=5)
+    except RtdebugError as error:
+        assert error.hint
+    assert time.process_time() - began < 10
 
 
 def test_a_leak_that_is_killed_at_its_limit_says_how_often(read):

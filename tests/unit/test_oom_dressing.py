@@ -77,6 +77,74 @@ def test_one_line(dressing, source, time_ns, caller):
     assert line.from_kernel == (source in (None, "kernel"))
 
 
+KILL = "Memory cgroup out of memory: Killed process 71023 (indexer) total-vm:8kB, oom_score_adj:7"
+
+
+@pytest.mark.parametrize(
+    "dressing",
+    [
+        "<3>1 2025-03-11T10:16:36.271641+01:00 edge-7 kernel - - - [  271.641879] ",
+        '<3>1 2025-03-11T10:16:36+01:00 edge-7 kernel - - [quality tz="1"] ',
+        "2025-03-11T10:16:36.271641123Z Mar 11 10:16:36 edge-7 kernel: [  271.641879] ",
+        "2025-03-11T10:16:36.271641123Z [  271.641879] ",
+        '2025-03-11T10:16:36Z {job="kmsg", node="edge-7"} [  271.641879] ',
+        "2025-03-11 10:16:36 UTC | edge-7 | kernel: ",
+        "03/11/2025 10:16:36 AM edge-7 kernel: ",
+        "2025 Mar 11 10:16:36 edge-7 kernel: ",
+        "03-11 10:16:36.271     0     0 E kernel  : ",
+        "    MESSAGE=",
+        "edge-7 login: [  271.641879] ",
+        "   712\t[  271.641879] ",
+        "[  271.641879 <    0.000012 >] edge-7 kernel: ",
+        "\ufeff[  271.641879] ",
+    ],
+)
+def test_a_kill_in_rarer_dressings(dressing):
+    line = strip_dressing(f"{dressing}{KILL}")
+    assert line.message == KILL
+    assert line.from_kernel
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [
+        {"message": KILL, "host": "edge-7"},
+        {"textPayload": f"[  271.641879] {KILL}"},
+        {"jsonPayload": {"MESSAGE": KILL, "SYSLOG_IDENTIFIER": "kernel"}},
+    ],
+)
+def test_what_collectors_make_of_a_kill(entry):
+    assert strip_dressing(json.dumps(entry)).message == KILL
+
+
+def test_a_journal_entry_over_many_lines():
+    entry = {"_TRANSPORT": "kernel", "MESSAGE": KILL, "PRIORITY": "3"}
+    assert messages(json.dumps(entry, indent="\t")) == [KILL]
+    assert messages(f"{{\n[1.000001] {KILL}") == ["{", KILL]
+    other = entry | {"_TRANSPORT": "syslog", "SYSLOG_IDENTIFIER": "agent"}
+    (line,) = undress(json.dumps(other, indent="\t").split("\n"))
+    assert not line.from_kernel
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        f"overlayfs: failed to resolve '{KILL}'",
+        f"[  271.641879] overlayfs: failed to resolve '12:00:00 {KILL}'",
+        f"Mar 11 10:16:36 edge-7 kernel: overlayfs: failed to resolve '12:00:00 {KILL}'",
+        f"Mar 11 10:16:36 edge-7 agent[7]: I saw {KILL}",
+    ],
+)
+def test_the_words_within_another_line_are_none_of_the_kernel(line):
+    found = strip_dressing(line)
+    assert not found.from_kernel or not found.message.startswith("Memory cgroup out")
+
+
+def test_colours_are_taken_off():
+    assert messages(f"\x1b[32m[  271.641879] \x1b[0m\x1b[33mMemory cgroup out of memory: \x1b[0m{KILL[29:]}") == [KILL]
+    assert messages(f"Mar 11 10:16:36 edge-7 kernel: \x1b[0;1;31m{KILL}\x1b[0m") == [KILL]
+
+
 @pytest.mark.parametrize(
     "message",
     [

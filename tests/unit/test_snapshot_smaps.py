@@ -126,6 +126,22 @@ def test_a_line_that_some_kernels_add():
     assert group.vm_flags == "rd wr mr mw me ac"
 
 
+def test_the_line_that_was_a_blank_short():
+    """Linux 5.4 (Ubuntu 20.04) and some after it; there THPeligible has tabs."""
+    text = text_of(block(ANON, 3), block(LIBRARY), block(OTHER_ANON, 5), block(HOSTILE, eligible=1))
+    text = text.replace(b"FilePmdMapped: ", b"FilePmdMapped:").replace(b"THPeligible:    ", b"THPeligible:\t\t")
+    anon, *_, hostile = same(text)
+    assert anon.use.swap_bytes == (3 + 5 + 2 * KEYS.index("Swap")) * KIB
+    assert anon.use.filepmdmapped_bytes == (3 + 5 + 2 * KEYS.index("FilePmdMapped")) * KIB
+    assert (anon.thp_eligible, hostile.thp_eligible) == (False, True)
+
+
+def test_protection_keys_part_no_groups():
+    keys = [f"ProtectionKey:  {key:>8}" for key in (0, 1)]
+    (group,) = same(text_of(block(ANON, keys_after=keys[0]), block(OTHER_ANON, keys_after=keys[1])))
+    assert group.count == 2
+
+
 def test_older_kernels_know_less():
     keys = [key for key in KEYS if key not in ("Pss_Dirty", "KSM", "FilePmdMapped")]
     (group,) = same(text_of(block(ANON, keys=keys)))
