@@ -38,7 +38,8 @@ def command(
     """Say which containers leak, in which kind of memory, since when, how long until the limit, and why.
 
     PATHs are stores of `rtdebug leaks record` (also copied from many hosts), or files: CSV with a time and columns of
-    bytes, logs of `docker stats`, range exports of Prometheus. Needs no root if the files can be read.
+    bytes, logs of `docker stats`, `kubectl top`, ps or top, range exports of Prometheus. Needs no root if the files can
+    be read.
 
     \b
     Examples:

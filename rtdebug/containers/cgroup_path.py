@@ -30,22 +30,36 @@ _RUNTIMES = {
     "libpod-payload": "podman",
     "runc": "runc",
     "crun": "crun",
+    "kata": "kata",
 }
-_PREFIXED = re.compile(rf"(?P<prefix>[a-z][a-z-]*)-(?P<id>{_ID})(?:\.scope)?")
-"""docker-ID.scope, cri-containerd-ID, crio-ID.scope, libpod-ID, and prefixes we have never heard of."""
+_PREFIXED = re.compile(rf"(?P<prefix>[a-z][a-z-]*)[-_](?P<id>{_ID})(?:\.scope)?")
+"""docker-ID.scope, cri-containerd-ID, crio-ID.scope, libpod-ID, kata_ID, and prefixes we have never heard of."""
 _COLON = re.compile(rf".*:(?P<prefix>[a-z-]+):(?P<id>{_ID})")
 """A path for systemd given to the cgroupfs driver: `system.slice:docker:ID`."""
+_BUILD_ID = "[0-9a-z]{25}"
+_BUILD = re.compile(rf"(?:.*:[a-z-]+:|buildkit-)(?P<id>{_BUILD_ID})(?:\.scope)?")
+"""BuildKit's, told by the form of the id: dockerd runs a build as `system.slice:docker:ID`."""
 _NAMED_SCOPE = re.compile(r"(?P<prefix>runc|crun)-(?P<id>.+)\.scope")
 """Plain `runc --systemd-cgroup`: the id is any name."""
 _POD = re.compile(r"pod(?P<uid>[0-9a-f][0-9a-f-]+)")
-_POD_SLICE = re.compile(r"(?:.*-)?kubepods(?:-(?P<qos>besteffort|burstable))?-pod(?P<uid>[0-9a-f_]+)\.slice(?::.*)?")
+_QOS = ("besteffort", "burstable", "guaranteed")
+_POD_SLICE = re.compile(rf"(?:.*-)?kubepods(?:-(?P<qos>{'|'.join(_QOS)}))?-pod(?P<uid>[0-9a-f_]+)\.slice(?::.*)?")
+_NOMAD = ("nomad", re.compile(rf"(?P<id>{_UUID}\..+)\.scope"))
 _UNDER: dict[str, tuple[str | None, re.Pattern[str]]] = {
     "docker": ("docker", re.compile(_ID)),
+    "kata_overhead": ("kata", re.compile(_ID)),
+    "nomad.slice": _NOMAD,
+    "share.slice": _NOMAD,
+    "reserve.slice": _NOMAD,
     "garden": ("garden", re.compile(r"(?!good$|bad$)[0-9a-z-]{8,}")),
     "mesos": ("mesos", re.compile(_UUID)),
-    "buildkit": ("buildkit", re.compile(r"[0-9a-z]{25}")),
+    "buildkit": ("buildkit", re.compile(_BUILD_ID)),
 }
-"""Folder -> runtime and form of the ids right below it."""
+"""Folder -> runtime and form of the ids right below it. A task of Nomad is ALLOCATION.TASK.scope."""
+_MACHINE = re.compile(r"(?:machine-(?P<scope>.+)\.scope|(?:systemd-nspawn|container)@(?P<service>.+)\.service)")
+"""What systemd-machined knows: nspawn's containers (NixOS starts them as `container@`), libvirt's, and also VMs."""
+_LIBVIRT_LXC = re.compile(r"machine-lxc-(?:\d+-)?(?P<scope>.+)\.scope|(?P<folder>.+)\.libvirt-lxc")
+_RKT = re.compile(rf"machine-rkt-(?P<id>{_UUID})\.scope")
 _ECS_TASK_CONTAINER = re.compile(r"[0-9a-f]{32}-\d+")
 _UNIT = re.compile(r".+\.(?:service|scope|slice|socket|mount|swap)")
 _SYSTEMD_ESCAPE = re.compile(r"\\x([0-9a-f]{2})")
@@ -117,24 +131,30 @@ def identify(entries: Iterable[CgroupEntry]) -> CgroupPath:
 def container_id_of_mounts(mounts: Iterable[Mount]) -> str | None:
     """The container that a process's mounts give away, where its cgroup path says only `/`.
 
-    Evidence is the cgroup mounted in it, else the folder of /etc/hosts and its like on the host. Other ids in
-    there (volumes, overlay layers, the containerd sandbox) belong to something else.
+    Evidence is the cgroup mounted in it, else the folder of /etc/hostname and its like on the host. Other ids in
+    there (volumes, overlay layers) belong to something else; so do those files in a pod of Kubernetes: to its sandbox.
     """
     mounts = tuple(mounts)
     for mount in mounts:
         if mount.fstype in ("cgroup", "cgroup2") and (found := parse_cgroup_path(mount.root).container_id):
             return found
-    for mount in mounts:
-        match = _ETC_ROOT.fullmatch(mount.root)
-        if match and mount.mount_point in _ETC_FILES:
+    roots = {mount.mount_point: mount.root for mount in mounts}
+    if _KUBELET_HOSTS.fullmatch(roots.get("/etc/hosts", "")):
+        return None
+    for path in _OWN_FILES:
+        if match := _OWN_ROOT.fullmatch(roots.get(path, "")):
             return match["id"]
     return None
 
 
-_ETC_FILES = frozenset({"/etc/resolv.conf", "/etc/hostname", "/etc/hosts"})
-_ETC_ROOT = re.compile(
-    rf"(?!.*/volumes/).*/(?:overlay-)?containers/(?P<id>{_ID})/(?:userdata/)?(?:resolv\.conf|hostname|hosts)"
+_OWN_FILES = ("/run/.containerenv", "/etc/hostname", "/etc/hosts", "/etc/resolv.conf")
+"""Best first: who uses another container's network has the last two from there."""
+_OWN_ROOT = re.compile(
+    rf"(?!.*/volumes/)(?:.*/(?:[a-z]+-)?containers)?/(?P<id>{_ID})/(?:userdata/)?"
+    r"(?:\.containerenv|hostname|hosts|resolv\.conf)"
 )
+"""docker's; podman's `STORAGE-DRIVER-containers`; without a folder where that is a file system of its own."""
+_KUBELET_HOSTS = re.compile(r".*/pods/[^/]+/etc-hosts")
 
 
 def _step(found: CgroupPath, parent: str, component: str, path: str) -> CgroupPath:
@@ -144,7 +164,10 @@ def _step(found: CgroupPath, parent: str, component: str, path: str) -> CgroupPa
     if found.kind == "monitor":
         return found
     found = _with_pod(found, parent, component)
-    if (container := _container_in(parent, component)) is not None:
+    container = _container_in(parent, component)
+    if container is None and found.container_cgroup is None:
+        container = _machine_in(parent, component)
+    if container is not None:
         container_id, runtime = container
         return replace(
             found,
@@ -161,9 +184,10 @@ def _step(found: CgroupPath, parent: str, component: str, path: str) -> CgroupPa
 
 def _is_monitor(component: str, parent: str) -> bool:
     return (
-        component == "conmon"
+        component in ("conmon", "lxc.pivot")
         or component.startswith("lxc.monitor.")
         or parent == "lxc.monitor"
+        or (component == "supervisor" and _MACHINE.fullmatch(parent) is not None)
         or re.fullmatch(rf".*-conmon-{_ID}(\.scope)?", component) is not None
     )
 
@@ -172,7 +196,7 @@ def _with_pod(found: CgroupPath, parent: str, component: str) -> CgroupPath:
     if match := _POD_SLICE.fullmatch(component):
         return replace(found, kind="pod", pod_uid=match["uid"].replace("_", "-"), qos=match["qos"] or "guaranteed")
     match = _POD.fullmatch(component)
-    if match and (parent == "kubepods" or parent in ("burstable", "besteffort")):
+    if match and (parent == "kubepods" or parent in _QOS):
         qos = "guaranteed" if parent == "kubepods" else parent
         return replace(found, kind="pod", pod_uid=match["uid"], qos=qos)
     return found
@@ -182,13 +206,29 @@ def _container_in(parent: str, component: str) -> tuple[str, str | None] | None:
     """Id and runtime, if this component is a container's cgroup."""
     if parent in _UNDER:
         runtime, form = _UNDER[parent]
-        if form.fullmatch(component):
-            return component, runtime
+        if match := form.fullmatch(component):
+            return match.groupdict().get("id", component), runtime
+    if parent == "libpod_parent" and re.fullmatch(_ID, component):
+        return None  # a pod of podman's: its containers are `libpod-ID`
     if re.fullmatch(_ID, component) or (_ECS_TASK_CONTAINER.fullmatch(component)):
         return component, None
+    if match := _BUILD.fullmatch(component):
+        return match["id"], "buildkit"
     for form in (_PREFIXED, _COLON, _NAMED_SCOPE):
         if match := form.fullmatch(component):
             return match["id"], _RUNTIMES.get(match["prefix"])
+    return None
+
+
+def _machine_in(parent: str, component: str) -> tuple[str, str] | None:
+    """Name and runtime, if this component is the cgroup of a container that systemd-machined knows."""
+    if match := _LIBVIRT_LXC.fullmatch(_unescape(component)):
+        return match["scope"] or match["folder"], "libvirt-lxc"
+    if match := _RKT.fullmatch(_unescape(component)):
+        return match["id"], "rkt"
+    machine = _MACHINE.fullmatch(_unescape(parent))
+    if component == "payload" and machine:  # without it the scope may be a VM's
+        return machine["scope"] or machine["service"], "systemd-nspawn"
     return None
 
 
@@ -204,7 +244,8 @@ def _without_container(found: CgroupPath) -> CgroupPath:
     components = found.path.strip("/").split("/")
     if components[0] == "podruntime":  # Talos Linux keeps its own daemons there
         return replace(found, kind="service")
-    units = [component for component in components if _UNIT.fullmatch(component)]
+    # init.scope below another unit is the systemd that runs there (a user's), not the host's.
+    units = [component for component in components if _UNIT.fullmatch(component) and component != "init.scope"]
     if not units:
         return found
     innermost = next((unit for unit in reversed(units) if not unit.endswith(".slice")), units[-1])

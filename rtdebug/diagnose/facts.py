@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -164,7 +165,7 @@ def read_diagnosis(asked: Asked, around: Around, sample_s: float, proc: Path = P
     neighbours = _try(notes, lambda: around.neighbours)
     return Facts(
         container=container,
-        host=HostFacts(read_meminfo(proc), read_buddyinfo(proc), read_thp()),
+        host=HostFacts(read_meminfo(proc), read_buddyinfo(proc), read_thp(), os.sysconf("SC_PAGE_SIZE")),
         shm=shm,
         limits=limits,
         before=before,

@@ -109,19 +109,29 @@ def stalled(facts: Facts) -> Iterator[Finding]:
 def kernel_memory(facts: Facts) -> Iterator[Finding]:
     """Slab, page tables, sockets: no process shows it."""
     memory, limits = facts.memory, facts.limits
-    if memory is None or not memory.usage_bytes or memory.kernel_bytes is None:
+    kernel = memory.by_kind_bytes.get("kernel") if memory else None
+    if memory is None or kernel is None or not memory.usage_bytes:
         return
     limit = limits.limit_bytes if limits else None
-    if memory.kernel_bytes < (limit * _KERNEL_SHARE if limit else _KERNEL_LEAST_BYTES):
+    if kernel < (limit * _KERNEL_SHARE if limit else _KERNEL_LEAST_BYTES):
         return
-    if memory.kernel_bytes < memory.usage_bytes * _KERNEL_SHARE:
+    if kernel < memory.usage_bytes * _KERNEL_SHARE:
         return
-    reclaimable = memory.stat.get("slab_reclaimable")
+    sock = memory.stat.get("sock")
+    change = ("rtdebug: rtdebug reclaim takes what is reclaimable", "advice: walk fewer files, or raise the limit")
+    if sock is not None and sock * 2 >= kernel:
+        unread = "advice: data waits in its sockets: let it read what it is sent, or bound what it sends"
+        change = (unread, "advice: or raise the limit")
     yield Finding(
         "kernel-memory",
         Severity.WARNING,
         "{kernel_bytes} of its {usage_bytes} are the kernel's own (dentries and inodes of files it looked at, page "
         "tables, sockets): no process shows them",
-        {"kernel_bytes": memory.kernel_bytes, "usage_bytes": memory.usage_bytes, "slab_reclaimable_bytes": reclaimable},
-        ("rtdebug: rtdebug reclaim takes what is reclaimable", "advice: walk fewer files, or raise the limit"),
+        {
+            "kernel_bytes": kernel,
+            "usage_bytes": memory.usage_bytes,
+            "slab_reclaimable_bytes": memory.stat.get("slab_reclaimable"),
+            "sock_bytes": sock,
+        },
+        change,
     )

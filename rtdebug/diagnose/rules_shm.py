@@ -136,16 +136,17 @@ def shm_orphans(facts: Facts) -> Iterator[Finding]:
 def shm_fills_memory(facts: Facts) -> Iterator[Finding]:
     """tmpfs counts as memory, cannot be reclaimed without swap, and 'usage less cache' hides it."""
     memory, limits = facts.memory, facts.limits
-    if memory is None or limits is None or not limits.limit_bytes or memory.shmem_bytes is None:
+    shmem = memory.least_shmem_bytes if memory else None
+    if memory is None or shmem is None or limits is None or not limits.limit_bytes:
         return
-    if memory.shmem_bytes < limits.limit_bytes * _SHMEM_MUCH:
+    if shmem < limits.limit_bytes * _SHMEM_MUCH:
         return
     yield Finding(
         "shm-fills-memory",
         Severity.WARNING,
         "{shmem_bytes} of shared memory and tmpfs files count against the memory limit of {limit_bytes}; without swap "
         "they cannot be reclaimed, killing a process frees none of it, and 'usage less cache' does not show it",
-        {"shmem_bytes": memory.shmem_bytes, "limit_bytes": limits.limit_bytes, "usage_bytes": memory.usage_bytes},
+        {"shmem_bytes": shmem, "limit_bytes": limits.limit_bytes, "usage_bytes": memory.usage_bytes},
         ("rtdebug: rtdebug shm shows which files", "docker run: raise --memory by what the tmpfs may hold"),
     )
 

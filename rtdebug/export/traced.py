@@ -138,11 +138,6 @@ class TraceProcess:
         """Readable when there is news."""
         return () if self._news is None else (self._news.fd,)
 
-    @property
-    def will_run(self) -> bool:
-        """It is up, starts, or will be started again."""
-        return self._news is not None or self._start_s is not None
-
     def advance(self) -> None:
         """Start it if it is time, and take its news. Never waits."""
         if self._start_s is not None and self._now_s() >= self._start_s and self._is_gone():

@@ -129,17 +129,6 @@ def run_checks(host: Host | None = None) -> tuple[Check, ...]:
     return tuple(requirement.check(host) for requirement in REQUIREMENTS)
 
 
-def unmet(names: Collection[str], host: Host | None = None) -> tuple[Check, ...]:
-    """Those of the named requirements that are not fulfilled: the reasons to skip a test, all at once.
-
-    Raises KeyError for a name that is not in REQUIREMENTS.
-    """
-    by_name = {requirement.name: requirement for requirement in REQUIREMENTS}
-    host = host or Host()
-    checks = (by_name[name].check(host) for name in names)
-    return tuple(check for check in checks if check.state is not State.OK)
-
-
 def blocking(checks: Collection[Check]) -> tuple[Check, ...]:
     """Those that keep `rtdebug trace` from running."""
     return tuple(check for check in checks if check.required and check.state is State.MISSING)

@@ -51,8 +51,9 @@ class MappingKind(StrEnum):
 
     FILE = "file"
     SHM = "shm"
-    """A file below /dev/shm."""
+    """A file below /dev/shm, which some distributions have at /run/shm."""
     MEMFD = "memfd"
+    """And ashmem, which Android had before."""
     SYSV = "sysv"
     """A System V segment; its inode number is the shmid."""
     DEV_ZERO = "dev-zero"
@@ -68,7 +69,7 @@ class MappingKind(StrEnum):
     STACK = "stack"
     VDSO = "vdso"
     SPECIAL = "special"
-    """Anything else that is no file: [vvar], [vsyscall], [uprobes], anon_inode:, socket: ..."""
+    """Anything else that is no file: [vvar], [vsyscall], [uprobes], anon_inode:, socket:, /[aio], /dmabuf: ..."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,10 +181,11 @@ _DELETED = " (deleted)"
 # them with " (deleted)" and the device is anonymous (major 0): a file of that name on a disk is a file.
 _INTERNAL = (
     (re.compile(r"/SYSV[0-9a-f]{8}"), MappingKind.SYSV),
-    (re.compile(r"/memfd:.*", re.DOTALL), MappingKind.MEMFD),
+    (re.compile(r"/memfd:.*|/dev/ashmem(/.*)?", re.DOTALL), MappingKind.MEMFD),
     (re.compile(r"/dev/zero"), MappingKind.DEV_ZERO),
     (re.compile(r"/anon_hugepage"), MappingKind.HUGETLB),
-    (re.compile(r"/drm( mm object)?"), MappingKind.DRM),
+    (re.compile(r"/drm( mm object)?|/i915"), MappingKind.DRM),
+    (re.compile(r"/\[aio\]"), MappingKind.SPECIAL),  # the ring of io_setup(2)
 )
 _BRACKETED = {"[heap]": MappingKind.HEAP, "[stack]": MappingKind.STACK, "[vdso]": MappingKind.VDSO}
 
@@ -243,8 +245,10 @@ def _kind(path: str, deleted: bool, device: tuple[int, int]) -> MappingKind:
         for pattern, kind in _INTERNAL:
             if pattern.fullmatch(path):
                 return kind
-    if path.startswith("/dev/shm/"):
+    if path.startswith(("/dev/shm/", "/run/shm/")):
         return MappingKind.SHM
+    if path.startswith("/dmabuf:") and device[0] == 0:
+        return MappingKind.SPECIAL
     return MappingKind.FILE if path.startswith(("/", "(unreachable)/")) else MappingKind.SPECIAL
 
 

@@ -17,6 +17,8 @@ _LIMIT_FILE: Mapping[Version, str] = {1: "memory.limit_in_bytes", 2: "memory.max
 _UNLIMITED_FROM = 2**63 - 2**24
 """v1 prints "no limit" as the largest multiple of the page size below 2^63 (page_counter.h), once 2^64-1."""
 _UNLIMITED_32_BIT = (2**31 - 1) * 4096
+_BATCH_BYTES = 1 << 20
+"""The figures of memory.stat are kept in batches per CPU: two of them that differ by less may be equal."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,8 +96,13 @@ class MemoryState:
         return self._stat("shmem", "total_shmem")
 
     @property
+    def least_shmem_bytes(self) -> int | None:
+        """shmem_bytes, or what an old v1 kernel gives away of it: see the function of this name."""
+        return least_shmem_bytes(self.stat)
+
+    @property
     def kernel_bytes(self) -> int | None:
-        """Memory the kernel holds on behalf of the cgroup: slab, stacks, page tables."""
+        """Memory the kernel holds on behalf of the cgroup: slab, stacks, page tables; on v2 without socket buffers."""
         if self.version == 1:
             return self.kmem_usage_bytes
         if "kernel" in self.stat:  # since 5.18
@@ -108,23 +115,29 @@ class MemoryState:
     def by_kind_bytes(self) -> Mapping[str, int]:
         """The usage in parts that do not overlap: `anon`, `shmem`, `file` without shmem, `kernel`; as far as known.
 
-        Where an old v1 kernel does not tell shmem, `file` is what lies on the file lists: shmem lies on the anon ones.
+        `kernel` is with socket buffers, which v1 counts apart. Where an old v1 kernel does not tell shmem, `file` is
+        what lies on the file lists.
         """
-        file, shmem = self.file_bytes, self.shmem_bytes
-        if shmem is None and self.version == 1:
-            lists = [self.stat[key] for key in ("total_active_file", "total_inactive_file") if key in self.stat]
-            page_cache = sum(lists) if lists else None
+        file = self.file_bytes
+        if self.shmem_bytes is None and self.version == 1:
+            page_cache = file_lists_bytes(self.stat)
         else:
-            page_cache = None if file is None else max(0, file - (shmem or 0))
-        parts = {"anon": self.anon_bytes, "shmem": shmem, "file": page_cache, "kernel": self.kernel_bytes}
+            page_cache = None if file is None else max(0, file - (self.shmem_bytes or 0))
+        kernel = self.kernel_bytes
+        if self.version == 2 and "sock" in self.stat:
+            kernel = (kernel or 0) + self.stat["sock"]
+        parts = {"anon": self.anon_bytes, "shmem": self.least_shmem_bytes, "file": page_cache, "kernel": kernel}
         return {kind: count for kind, count in parts.items() if count is not None}
 
     @property
     def dominant_kind(self) -> str | None:
-        """The largest of by_kind_bytes; None if it is empty or all of it 0."""
+        """The largest of by_kind_bytes; None if more than that belongs to none of them, or all of it is 0."""
         kinds = self.by_kind_bytes
         largest = max(kinds, key=lambda kind: kinds[kind], default=None)
-        return largest if largest is not None and kinds[largest] else None
+        if largest is None or not kinds[largest]:
+            return None
+        unknown = (self.usage_bytes or 0) - sum(kinds.values())
+        return largest if kinds[largest] >= unknown else None
 
     @property
     def working_set_bytes(self) -> int | None:
@@ -152,11 +165,34 @@ def read_memory(path: Path) -> MemoryState | None:
 
     A file that this kernel does not have gives None.
     """
-    stat = read_text(path / "memory.stat")
-    if stat is not None:
-        is_v1 = (path / "memory.usage_in_bytes").exists()
-        return _read_v1(path, parse_keyed(stat)) if is_v1 else _read_v2(path, parse_keyed(stat))
-    return None
+    text = read_text(path / "memory.stat")
+    if text is None:
+        return None
+    stat = parse_keyed(text)
+    is_v1 = "total_cache" in stat or (path / "memory.usage_in_bytes").exists()
+    return _read_v1(path, stat) if is_v1 else _read_v2(path, stat)
+
+
+def least_shmem_bytes(stat: Mapping[str, int]) -> int | None:
+    """Shmem by memory.stat; where old v1 kernels do not tell it, what of the cache is on no list of file pages.
+
+    Shmem is on the anon lists. Locked pages of either are on neither, so there it may be more. None: not known, or as
+    little as two of the figures may differ.
+    """
+    prefix = "total_" if "total_cache" in stat else ""
+    cache, told = stat.get(f"{prefix}cache"), stat.get("total_shmem", stat.get("shmem"))
+    lists = file_lists_bytes(stat)
+    if told is not None or cache is None or lists is None:
+        return told
+    rest = cache - lists - stat.get(f"{prefix}unevictable", 0)
+    return rest if rest > _BATCH_BYTES else None
+
+
+def file_lists_bytes(stat: Mapping[str, int]) -> int | None:
+    """Pages of files that can be reclaimed, by v1's memory.stat."""
+    prefix = "total_" if "total_cache" in stat else ""
+    lists = [stat[key] for key in (f"{prefix}active_file", f"{prefix}inactive_file") if key in stat]
+    return sum(lists) if lists else None
 
 
 def parse_limit(text: str | None) -> int | None:

@@ -13,6 +13,7 @@ from rtdebug.host.maps import PROC, MapsError, SmapsEntry, parse_smaps
 
 _KEY = b"\nRss:"
 _LAST_LINE = b"\nVmFlags:"
+_CUT = "was the text cut, or is it another file?"
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,8 +33,10 @@ class SmapsIndex:
         last = behind.find(_LAST_LINE)
         end = behind.find(b"\n", last + 1)
         text = before[_end_of_entry(before, index) :] + _KEY + behind[: end if end >= 0 else len(behind)]
-        (entry,) = parse_smaps(text.decode("utf-8", "surrogateescape"))
-        return entry
+        entries = parse_smaps(text.decode("utf-8", "surrogateescape"))
+        if len(entries) != 1:
+            raise MapsError("an entry of smaps has no Rss, or begins without a mapping", _CUT)
+        return entries[0]
 
 
 def parse_smaps_index(raw: bytes) -> SmapsIndex:
@@ -44,7 +47,7 @@ def parse_smaps_index(raw: bytes) -> SmapsIndex:
     try:
         rss = [int(piece[: piece.index(b" kB")]) * 1024 for piece in pieces[1:]]
     except ValueError:
-        raise MapsError("a line Rss of smaps has no number", "was the text cut, or is it another file?") from None
+        raise MapsError("a line Rss of smaps has no number", _CUT) from None
     return SmapsIndex(pieces, rss)
 
 
@@ -58,6 +61,7 @@ def _end_of_entry(piece: bytes, index: int) -> int:
     if index == 0:
         return 0
     last = piece.find(_LAST_LINE)
-    if last < 0:
+    end = piece.find(b"\n", last + 1) if last >= 0 else -1
+    if end < 0:
         raise MapsError("an entry of smaps has no VmFlags", "this needs Linux 3.8 or newer")
-    return piece.index(b"\n", last + 1) + 1
+    return end + 1

@@ -5,6 +5,8 @@ from __future__ import annotations
 import io
 import re
 import warnings
+from dataclasses import dataclass
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from rtdebug.errors import RtdebugError, UsageProblem
@@ -21,23 +23,33 @@ if TYPE_CHECKING:
 
     from rtdebug.leaks.series import Floats, Ints
 
-_TIME = re.compile(r"time|date|timestamp|ts|@timestamp", re.IGNORECASE)
-_NAMED_TIME = re.compile(r"timestamp|_time$|^time|datetime|^elapsed", re.IGNORECASE)
+    _Scaled = tuple[Floats, str, tuple[str, ...]]
+    """Numbers, their unit, and notes."""
+
+_ID = r"[0-9a-f]{12}|[0-9a-f]{64}"
+_TIME = re.compile(r"time|date|timestamp|@timestamp|ts(?:_\w+)?|utc|epoch\w*|unix\w*", re.IGNORECASE)
+_NAMED_TIME = re.compile(r"timestamp|_time$|^time|datetime", re.IGNORECASE)
+_FROM_START = re.compile(r"elapsed.*|uptime.*|t|t_\w+|secs?|seconds|minutes|hours|days", re.IGNORECASE)
 _NUMBER = re.compile(r"|sample|index|n|step|unnamed: 0", re.IGNORECASE)
 _DATE = r"\W*(?:\d{4}[-/]\d\d?[-/]\d\d?|\d{1,2}[./]\d{1,2}[./]\d{2,4}|[A-Z][a-z]{2},? +\w+ +\w+)"
 _CLOCK = r"\W*\d{1,2}:\d\d(?::\d\d)?"
-_SIZE = r"[\d.]+ ?[kKMGT]?i?B"
+_SIZE = r"[\d.]+ ?(?:[kKMGT]i?)?B"
 _PAIR = rf"\s*({_SIZE})\s*/\s*({_SIZE})\s*"
+OWNERS = ("namespace", "pod", "pod_name", "container", "container_name")
+"""Labels of Prometheus that tell whose memory it is."""
 _MISSING = r"(?i:[-\s/]*|nan|null|none|n/a)"
 _UNIT = r"\s*(?:[kKMGT]i?[bB]?|[bB]|%)\s*"
 _WHO = re.compile(
     r"names?|containers?|pod|image|process|comm|command|service|id|instance|host|node|namespace|app", re.IGNORECASE
 )
+_MOST_COLUMNS = 20_000
 NO_TIMES = "no times in the file: dates mean nothing, only --interval counts"
 
 
 def parse(text: str, name: str, hints: Hints) -> list[Series]:
     """Parse a CSV. Raises UsageProblem when times or units are missing and `hints` do not have them."""
+    import numpy as np
+
     frame, notes = _frame(text, name)
     time_column = _time_column(frame)
     number_column = None if time_column else _number_column(frame)
@@ -47,7 +59,7 @@ def parse(text: str, name: str, hints: Hints) -> list[Series]:
     if not values:
         raise _no_numbers(frame, rest, name)
     texts = [column for column in rest if column not in values]
-    limits = [column for column in values if names_limit(column)]
+    limits = [column for column in values if names_limit(_metric(column))]
     usages, others = _of_memory([column for column in values if column not in limits] or limits)
     if others:
         notes += (f"columns that are not of memory that is held left out: {', '.join(others)}",)
@@ -55,11 +67,14 @@ def parse(text: str, name: str, hints: Hints) -> list[Series]:
     time_ns, wrong = _times(frame, time_column, number_column, groups, name, hints)
     notes += (wrong,) if wrong else ()
     limit_values = _in_unit(limits[0], *parsed[limits[0]], hints, name)[0] if limits and usages != limits else None
-    hosts = host_memory(_last(limit_values[rows]) for _, rows in groups) if limit_values is not None else None
-    scaled, without = {}, None
+    scaled: dict[str, _Scaled] = {}
+    without: UsageProblem | None = None
     for column in usages:
         try:
             scaled[column] = _in_unit(column, *parsed[column], hints, name)
+            if not text.endswith("\n") and _is_cut(scaled[column][0]):
+                scaled[column][0][-1] = np.nan
+                notes += ("the last line is cut short: its number is left out",)
         except UsageProblem as problem:
             without = without or problem
             notes += (f"column {column} left out: it has no unit, in its name or its values",)
@@ -67,26 +82,49 @@ def parse(text: str, name: str, hints: Hints) -> list[Series]:
         raise without
     if len({unit for _, unit, _ in scaled.values()}) > 1:  # percent of what is there in bytes too
         scaled = {column: found for column, found in scaled.items() if found[1] != PERCENT}
+    if limit_values is None and (limit_column := _limit_without_a_name(scaled, groups)):
+        limit_values = scaled.pop(limit_column)[0]
+        notes += (f"{limit_column} is taken as the limit: it is constant, and nothing is above it",)
+    hosts = host_memory(_last(limit_values[group.rows]) for group in groups) if limit_values is not None else None
     found = []
     for column, (numbers, unit, more_notes) in scaled.items():
-        for group, rows in groups:
-            label = " ".join(part for part in (group, column if len(scaled) > 1 else "") if part)
-            labels = Labels(label or name.removesuffix(".csv"), kind_in_name(column), unit)
+        for group in groups:
+            rows, starts = group.rows, tuple(time_ns[group.lives].tolist())
+            label = " ".join(part for part in (group.name, _owner(column) if len(scaled) > 1 else "") if part)
+            labels = Labels(label or name.removesuffix(".csv"), kind_in_name(_metric(column)), unit)
             limit = _last(limit_values[rows]) if limit_values is not None else None
             limit = None if limit == hosts else limit
-            series = clean(labels, time_ns[rows], numbers[rows], limit=limit)
+            series = clean(labels, time_ns[rows], numbers[rows], limit=limit, restarts_ns=starts)
             found.append(_with_notes(series, (*notes, *more_notes)))
     return found
 
 
 def _of_memory(columns: list[str]) -> tuple[list[str], list[str]]:
-    """Divide columns. Where none is named after memory, or after a unit of it, they are named after their owners."""
-    held = [
-        column
-        for column in columns
-        if names_memory(column) or (names_memory(column) is None and unit_in_name(column) not in (None, PERCENT))
-    ]
+    """Divide columns. Where none is named after memory, or after a unit of it, they are named after their owners.
+
+    So are they with dashes or labels: `api-7d9f-x2x4m`, `{pod="memory-api-0"}`.
+    """
+    if sum("-" in metric or "=" in metric for metric in map(_metric, columns)) * 2 > len(columns):
+        return columns, []
+    says = {column: names_memory(_metric(column)) for column in columns}
+    units = {column for column in columns if unit_in_name(_metric(column)) not in (None, PERCENT)}
+    if any(says.values()):  # beside those that are named after memory, a unit is not enough: wal_bytes
+        units = {column for column in units if kind_in_name(_metric(column)) != "usage"}
+    held = [column for column in columns if says[column] or (says[column] is None and column in units)]
     return (held, [column for column in columns if column not in held]) if held else (columns, [])
+
+
+def _metric(column: str) -> str:
+    """Return the name of a metric with its labels, as Grafana heads a column, without them; else the column's name."""
+    named = re.search(r'^(\w+)\{|__name__="(\w+)"', column)
+    return (named[1] or named[2]) if named else column
+
+
+def _owner(column: str) -> str:
+    """Return the labels that tell whose a column is; else the column's name."""
+    labels = dict(re.findall(r'(\w+)="([^"]*)"', column))
+    told = [labels[key] for key in OWNERS if key in labels] or [labels[key] for key in labels if key != "__name__"]
+    return "/".join(dict.fromkeys(told)) or column
 
 
 def _no_numbers(frame: pd.DataFrame, columns: list[str], name: str) -> UsageProblem:
@@ -108,6 +146,8 @@ def _frame(text: str, name: str) -> tuple[pd.DataFrame, tuple[str, ...]]:
         delimiter = "\t"
         text = re.sub(r"^ +| +$", "", re.sub(r"(?<=\S) {2,}(?=\S)", "\t", text), flags=re.MULTILINE)
         first = text.split("\n", 1)[0]
+    if first.count(delimiter) > _MOST_COLUMNS:
+        raise UsageProblem(f"{name}: its first line has {first.count(delimiter)} columns", "give a CSV with fewer")
     header = None if _is_row(first.split(delimiter)) else 0
     skipped: list[list[str]] = []
 
@@ -176,18 +216,24 @@ def _joined(frame: pd.DataFrame) -> pd.DataFrame:
 
 def _all(cells: pd.Series[str], pattern: str) -> bool:
     """Whether all cells that hold something are of a pattern."""
-    there = cells[cells.notna() & ~cells.str.fullmatch(_MISSING).fillna(value=True)]
-    return len(there) > 0 and bool(there.str.fullmatch(pattern).all())
+    for part in (cells.iloc[:100], cells):  # most are told apart by the first ones
+        there = part[part.notna() & ~part.str.fullmatch(_MISSING).fillna(value=True)]
+        if not len(there) or not there.str.fullmatch(pattern).all():
+            return False
+    return True
 
 
 def _time_column(frame: pd.DataFrame) -> str | None:
-    """By its name, else the first column that holds dates or times of day."""
+    """By its name, else the first column that holds dates or times of day, else one that counts from a start."""
     head = frame.iloc[:50]
     for column in frame.columns:
         if _TIME.fullmatch(column) or _NAMED_TIME.search(column):
             return str(column)
     for column in frame.columns:
         if head[column].astype(str).str.match(rf"{_DATE}|{_CLOCK}").mean() > 0.5:
+            return str(column)
+    for column in frame.columns:
+        if _FROM_START.fullmatch(column):
             return str(column)
     first = str(frame.columns[0])
     is_unix = first == "column 1" and _all(head[first], r"1\d{9}(?:\.\d+|\d{3}|\d{6}|\d{9})?")
@@ -203,7 +249,7 @@ def _times(
     frame: pd.DataFrame,
     time_column: str | None,
     number_column: str | None,
-    groups: list[tuple[str, NDArray[np.int64]]],
+    groups: list[_Group],
     name: str,
     hints: Hints,
 ) -> tuple[Ints, str | None]:
@@ -215,12 +261,12 @@ def _times(
     if hints.interval_s is None:
         raise UsageProblem(f"{name}: there is no column of times", "say how far the samples are apart: --interval 10s")
     numbers = np.zeros(len(frame))
-    for _, rows in groups:
-        numbers[rows] = np.arange(len(rows))
+    for group in groups:
+        numbers[group.rows] = np.arange(len(group.rows))
     if number_column:
         numbers = pd.to_numeric(frame[number_column], errors="coerce").to_numpy(float)
-    numbers = np.where(np.isfinite(numbers), numbers, -1e9 / hints.interval_s)
-    return BEGIN_NS + (numbers * hints.interval_s * NS_PER_S).astype(np.int64), NO_TIMES
+    seconds = np.nan_to_num(numbers * hints.interval_s, nan=-1e9)
+    return BEGIN_NS + (np.clip(seconds, -1e9, 8e9) * NS_PER_S).astype(np.int64), NO_TIMES
 
 
 def _is_number(text: pd.Series[str], numbers: Floats) -> bool:
@@ -230,29 +276,69 @@ def _is_number(text: pd.Series[str], numbers: Floats) -> bool:
     return bool(np.count_nonzero(np.isfinite(numbers)) > 0.5 * np.count_nonzero(there)) or not there.any()
 
 
-def _groups(frame: pd.DataFrame, texts: list[str]) -> list[tuple[str, NDArray[np.int64]]]:
+@dataclass(frozen=True, slots=True)
+class _Group:
+    """The rows of one container."""
+
+    name: str
+    rows: NDArray[np.int64]
+    lives: NDArray[np.int64]
+    """The first row of each of its ids but the first: it was restarted."""
+
+
+def _groups(frame: pd.DataFrame, texts: list[str]) -> list[_Group]:
     """Rows by what the columns of text say; all of them without one."""
     import numpy as np
 
-    who = [column for column in texts if any(map(_WHO.fullmatch, words_in(column)))]
-    who = [column for column in who if "id" not in words_in(column)] or who or texts
-    names = [column for column in who if who is not texts or frame[column].nunique() < max(2, len(frame))]
+    ids = [column for column in texts if "id" in words_in(column) or _all(frame[column].str.strip(), _ID)]
+    others = [column for column in texts if column not in ids]
+    who = [column for column in others if any(map(_WHO.fullmatch, words_in(column)))]
+    names = who or [column for column in others if frame[column].nunique() < max(2, len(frame))] or ids
+    none = np.zeros(0, np.int64)
     if not names:
-        return [("", np.arange(len(frame)))]
-    code = frame[names].fillna("-").groupby(names, sort=False).ngroup().to_numpy()
+        return [_Group("", np.arange(len(frame)), none)]
+    found = []
+    named, marked = frame[names].fillna("-"), frame[ids]
+    for rows in _alike(named):
+        name = " ".join(named.iloc[rows[0]])
+        lives = [rows[part] for part in _alike(marked.iloc[rows])] if ids and names is not ids else [rows]
+        if all(before[-1] < after[0] for before, after in pairwise(lives)):
+            found.append(_Group(name, rows, np.array([life[0] for life in lives[1:]], np.int64)))
+        else:  # several at a time: only their ids tell them apart
+            found += [_Group(f"{name} {marked.iloc[life[0], 0]}", life, none) for life in lives]
+    return found
+
+
+def _alike(frame: pd.DataFrame) -> list[NDArray[np.int64]]:
+    """Give the rows that are alike, in the order of the first of them."""
+    import numpy as np
+
+    code = frame.fillna("-").groupby(list(frame.columns), sort=False).ngroup().to_numpy()
     order = np.argsort(code, kind="stable")
-    parts = np.split(order, np.flatnonzero(np.diff(code[order])) + 1)
-    return [(" ".join(frame[names].iloc[part[0]].fillna("-")), part) for part in parts]
+    return np.split(order, np.flatnonzero(np.diff(code[order])) + 1)
+
+
+def _limit_without_a_name(scaled: dict[str, _Scaled], groups: list[_Group]) -> str | None:
+    """Return the last of the columns of a file without a header, if it is constant and no other is ever above it."""
+    import numpy as np
+
+    *others, last = scaled
+    limit = scaled[last][0]
+    if not others or not re.fullmatch(r"column \d+", last) or PERCENT in {unit for _, unit, _ in scaled.values()}:
+        return None
+    constant = all(len(np.unique(limit[group.rows])) == 1 for group in groups)
+    below = all(bool(np.all(np.nan_to_num(scaled[column][0]) <= limit)) for column in others)
+    return last if constant and below and np.nan_to_num(limit).min() > 0 else None
 
 
 def _in_unit(
     column: str, numbers: Floats, units: pd.Series[str], hints: Hints, name: str
-) -> tuple[Floats, str, tuple[str, ...]]:
+) -> _Scaled:
     """Return numbers in bytes or percent, the unit's name, and notes."""
     import numpy as np
 
     present = {str(unit) for unit in units[np.isfinite(numbers)].unique()}
-    named = unit_in_name(column)
+    named = unit_in_name(_metric(column))
     default = named if named and (named == PERCENT or hints.unit == PERCENT) else hints.unit or named
     if present <= {""} and default is None and np.any(numbers[np.isfinite(numbers)] != 0):
         raise UsageProblem(
@@ -283,8 +369,17 @@ def host_memory(limits: Iterable[float | None]) -> float | None:
     """
     shown = [limit for limit in limits if limit]
     largest = max(shown, default=0.0)
-    is_round = any(largest % unit == 0 for unit in (64 << 20, 10**8))
+    rounding = 2e-4 * largest if largest < 4 << 30 else 0  # four digits are shown: 1500m is 1.465GiB
+    is_round = any(abs(largest - round(largest / unit) * unit) <= rounding for unit in (50 << 20, 64 << 20, 10**8))
     return None if is_round or shown.count(largest) < 2 else largest
+
+
+def _is_cut(numbers: Floats) -> bool:
+    """Whether the last number lacks digits by all those before: its line has no end."""
+    import numpy as np
+
+    known = numbers[np.isfinite(numbers)]
+    return len(known) > 2 and bool(numbers[-1] < 0.2 * known[:-1].min())
 
 
 def _last(values: Floats) -> float | None:

@@ -12,6 +12,7 @@ from rtdebug.errors import UsageProblem
 from rtdebug.leaks.csv import NO_TIMES, host_memory
 from rtdebug.leaks.foreign import Hints
 from rtdebug.leaks.quantities import BEGIN_NS, parse_times
+from rtdebug.leaks.records import flattened
 from rtdebug.leaks.rows import Row, rows_of, usage_in
 from rtdebug.leaks.series import NS_PER_S, Labels, Series, clean
 
@@ -25,6 +26,8 @@ _TIME = re.compile(
     r"\b[A-Z][a-z]{2},? (?:[A-Z][a-z]{2} +\d+|\d+ [A-Z][a-z]{2}),? (?:\d{4} )?\d\d:\d\d:\d\d(?: [AP]M)?(?: [A-Z]{3,5})?"
     r"(?: \d{4})?|^(?:top - |\W*)\d\d:\d\d:\d\d\b(?: [AP]M)?"
 )
+_LONGEST = 1000
+"""No line of these tools is longer; what is longer is something else."""
 _BEGIN = re.compile(r"[\[{]")
 
 
@@ -39,16 +42,17 @@ class _Sample:
 def is_table(head: str) -> bool:
     """Whether the text has lines that tell memory, and is no CSV with a header."""
     lines = [line for line in _ESCAPES.sub("", head).split("\n") if line.strip()]
-    if not any(rows_of(lines[0])) and not _TIME.search(lines[0]):
+    stamp, rows = _told(lines[0])
+    if not rows and not stamp:
         for delimiter in ",;\t|":
             if 0 < lines[0].count(delimiter) <= "".join(lines[1:2]).count(delimiter):
                 return False
-    return any(_HEADER.match(line) or any(rows_of(line)) for line in lines[:200])
+    return any(_HEADER.match(line[:_LONGEST]) or _told(line)[1] for line in lines[:200])
 
 
 def is_json_lines(head: str) -> bool:
     """Whether the text is of `docker stats --format json`, of `podman stats`, or of docker's API."""
-    return bool(re.search(r'"memory_stats"\s*:|":\s*"[\d.]+ ?[kKMGT]?i?B ?/ ?[\d.]+ ?[kKMGT]?i?B"', head))
+    return bool(re.search(r'"memory_stats"\s*:|":\s*"[\d.]+ ?\w+ ?/ ?[\d.]+ ?\w*B"', head))
 
 
 def parse(text: str, name: str, hints: Hints) -> list[Series]:
@@ -74,15 +78,13 @@ def _table_samples(lines: Sequence[str]) -> Iterator[_Sample]:
     number, moment = 0, None
     seen: set[tuple[str, str | None]] = set()
     for line in lines:
-        if stamp := _TIME.search(line):
-            moment = stamp[0].removeprefix("top - ")
-            if not line[: stamp.start()].strip(" [(\"'-#:"):
-                line = line[stamp.end() :]
-        if _HEADER.match(line):
+        stamp, rows = _told(line)
+        moment = stamp or moment
+        if _HEADER.match(line[:_LONGEST]):
             number += bool(seen)
             seen.clear()
             continue
-        for row in rows_of(line):
+        for row in rows:
             if (row.name, row.id) in seen:
                 number += 1
                 seen.clear()
@@ -92,16 +94,26 @@ def _table_samples(lines: Sequence[str]) -> Iterator[_Sample]:
 
 def _stamps_follow(lines: Sequence[str]) -> bool:
     """Whether each time stands below its round: the first figures come before the first time, the last time is last."""
-    found = [(any(rows_of(line)), bool(_TIME.search(line))) for line in (*lines[:200], *lines[-200:])]
-    kinds = [(told, stamped) for told, stamped in found if told or stamped]
-    return len(kinds) > 1 and kinds[0] == (True, False) and kinds[-1] == (False, True)
+    found = [_told(line) for line in (*lines[:200], *lines[-200:])]
+    kinds = [(bool(stamp), bool(rows)) for stamp, rows in found if stamp or rows]
+    return len(kinds) > 1 and kinds[0] == (False, True) and kinds[-1] == (True, False)
+
+
+def _told(line: str) -> tuple[str | None, list[Row]]:
+    """Return the time in a line, as it is written, and what else it tells."""
+    line = line[:_LONGEST]
+    stamp = _TIME.search(line)
+    if stamp is None:
+        return None, list(rows_of(line))
+    rest = line[stamp.end() :] if not line[: stamp.start()].strip(" [(\"'-#:") else line
+    return stamp[0].removeprefix("top - "), list(rows_of(rest))
 
 
 def _json_samples(text: str) -> Iterator[_Sample]:
     rounds: dict[str, int] = {}
     moment: str | None = None
     for before, fields in _objects(text):
-        values = dict(_flat(fields))
+        values = {key.lower(): value for key, value in flattened(fields)}
         for match in _TIME.finditer(before):
             moment = match[0]
         own = (values.get(key) for key in ("read", "time", "timestamp", "@timestamp"))
@@ -113,15 +125,6 @@ def _json_samples(text: str) -> Iterator[_Sample]:
             rounds[named] = rounds.get(named, -1) + 1
             row = Row(named, str(ident) if ident else None, *figures)
             yield _Sample(row, stamp, rounds[named])
-
-
-def _flat(value: object, key: str = "") -> Iterator[tuple[str, object]]:
-    """Give what is in an object by its keys in small letters: `memory_stats.usage`."""
-    if isinstance(value, dict):
-        for name, each in value.items():
-            yield from _flat(each, f"{key}.{name}".lower().lstrip("."))
-    else:
-        yield key, value
 
 
 def _objects(text: str) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -170,8 +173,9 @@ def _series(samples: list[_Sample], hints: Hints, left_out: int) -> Iterator[Ser
         assert hints.interval_s is not None
         notes += (NO_TIMES,)
         frame["time_ns"] = BEGIN_NS + (frame["round"] * hints.interval_s * NS_PER_S).astype("int64")
-    if (frame.groupby(["name", "round"])["id"].nunique() > 1).any():  # workers of one name
-        frame["name"] = frame["name"] + (" " + frame["id"]).fillna("")
+    together = frame.groupby(["name", "time_ns"])["id"].nunique()
+    workers = frame["name"].isin(together.index[together > 1].get_level_values("name"))
+    frame["name"] = frame["name"].where(~workers, frame["name"] + " " + frame["id"].fillna("?"))
     groups = [(str(name), rows) for name, rows in frame.groupby("name", sort=False)]
     shown = host_memory(limit for _, rows in groups for limit in rows["limit"].dropna().unique())
     for name, rows in groups:

@@ -6,7 +6,6 @@ guessed.
 
 from __future__ import annotations
 
-import json
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,7 +31,7 @@ def read_foreign(path: Path, hints: Hints) -> list[Series]:
     """Read one file. Raises UsageProblem when it is of no known form or something must be said, RtdebugError when it
     cannot be read.
     """
-    from rtdebug.leaks import csv, docker_stats, prometheus
+    from rtdebug.leaks import csv, docker_stats, prometheus, records
 
     try:
         if path.stat().st_size > _LARGEST:
@@ -47,11 +46,15 @@ def read_foreign(path: Path, hints: Hints) -> list[Series]:
         return docker_stats.parse(text, path.name, hints)
     if re.match(r"\s*(?:\{|\[\s*[\[{\]])", head):
         try:
-            return prometheus.parse(json.loads(text), path.name, hints)
-        except ValueError as error:
+            found = records.documents(text)
+        except (ValueError, RecursionError) as error:
             raise RtdebugError(
                 f"{path} is no whole JSON document: {error}", "it may be cut short: export it again"
             ) from error
+        document = found[0] if len(found) == 1 else found
+        if isinstance(document, list) and records.is_table(document):
+            return csv.parse(records.as_csv(document), path.name, hints)
+        return prometheus.parse(document, path.name, hints)
     return csv.parse(text, path.name, hints)
 
 
@@ -113,4 +116,4 @@ def names_limit(name: str) -> bool:
 
 def words_in(name: str) -> list[str]:
     """Words in small letters: of `rssMB`, `RSS (MB)`, `heapUsed`, `mem_rss`."""
-    return re.findall(r"[a-z]+|%", re.sub(r"(?<=[a-z])(?=[A-Z])", " ", name).lower())
+    return re.findall(r"[a-z]+|%", re.sub(r"(?<=[a-z])(?<![KMGT]i)(?=[A-Z])", " ", name).lower())

@@ -7,6 +7,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from rtdebug.errors import UsageProblem
+from rtdebug.leaks.csv import OWNERS
 from rtdebug.leaks.foreign import Hints, kind_in_name, names_memory
 from rtdebug.leaks.quantities import PERCENT, factor_of, unit_in_name
 from rtdebug.leaks.series import NS_PER_S, Labels, Series, clean
@@ -14,8 +15,7 @@ from rtdebug.leaks.series import NS_PER_S, Labels, Series, clean
 if TYPE_CHECKING:
     from rtdebug.leaks.series import Floats
 
-_OF_POD = ("namespace", "pod", "pod_name", "container", "container_name")
-_NAMES = (*_OF_POD, "name", "instance", "job")
+_NAMES = (*OWNERS, "name", "instance", "job")
 _Result = tuple[Mapping[str, Any], list[Any]]
 _HINT = 'export it with /api/v1/query_range: {"data": {"resultType": "matrix", ...}}'
 
@@ -70,6 +70,8 @@ def _results(document: object, name: str) -> list[_Result]:
     for result in results:
         values = result.get("values") if isinstance(result, dict) else None
         metric = result.get("metric", {}) if isinstance(result, dict) else {}
+        if isinstance(values, list) and isinstance(result.get("timestamps"), list):  # as VictoriaMetrics exports them
+            values = list(zip(result["timestamps"], values, strict=False))
         if not isinstance(values, list) or not isinstance(metric, dict):
             raise UsageProblem(f"{name}: not a range export of Prometheus", _HINT)
         found.append((metric, values))
@@ -81,7 +83,7 @@ def _is_limit(metric: Mapping[str, Any]) -> bool:
 
 
 def _name_of(metric: Mapping[str, Any]) -> str:
-    keys = _OF_POD if any(metric.get(key) for key in _OF_POD[1:]) else _NAMES
+    keys = OWNERS if any(metric.get(key) for key in OWNERS[1:]) else _NAMES
     named = [str(metric[key]) for key in keys if metric.get(key)]
     named = named or [str(value) for key, value in metric.items() if key not in ("__name__", "image")]
     return "/".join(dict.fromkeys(named)) or str(metric.get("__name__", "series"))

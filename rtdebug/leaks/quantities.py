@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 BINARY = {"": 1, "k": 2**10, "m": 2**20, "g": 2**30, "t": 2**40, "p": 2**50, "e": 2**60}
 DECIMAL = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12, "p": 10**15, "e": 10**18}
 PERCENT = "percent"
-_VALUE = r"^\s*([-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?)\s*([kKMGTPE]i?[bB]?|[bB]|%|)\s*$"
-_NAME_UNIT = re.compile(r"(?:^|[^a-z])(bytes?|[kmgtp]i?b|percent|pct|%)(?:$|[^a-z])|(percent|%)", re.IGNORECASE)
+_VALUE = r"^\s*([-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?)\s*([kKMGTPE]i?[bB]?|[kmgtp]i?b|[bB]|%|)\s*$"
+_NAME_UNIT = re.compile(r"(?:^|[^a-z])(bytes?|[kmgtp]i?b|perc(?:ent)?|pct|%)(?:$|[^a-z])|(percent|%)", re.IGNORECASE)
 
 
 def factor_of(unit: str) -> float:
@@ -36,11 +36,11 @@ def unit_in_name(name: str) -> str | None:
 
     `mem_mib`, `RSS (MB)`, `usage_bytes`, `mem_util_percent`.
     """
-    match = _NAME_UNIT.search(name.replace("_", " "))
+    match = _NAME_UNIT.search(re.sub(r"(?<=[a-z])(?=(?:[KMGTP]i?B|Perc)\b)", " ", name.replace("_", " ")))
     if not match:
         return None
     unit = (match[1] or match[2]).lower()
-    return PERCENT if unit in ("percent", "pct", "%") else unit
+    return PERCENT if unit in ("percent", "perc", "pct", "%") else unit
 
 
 def parse_values(text: pd.Series[str]) -> tuple[Floats, pd.Series[str]]:
@@ -56,10 +56,11 @@ NO_DATES = "times without a date (or a year): only how far they are apart is kno
 RELATIVE = "times count from a beginning that the file does not say: only how far they are apart is known"
 BEGIN_NS = 1_000_000_000 * NS_PER_S
 """2001-09-09: where series without dates begin. Only differences matter."""
+_SERIAL_1970 = 25_569
 _DAY_NS = 86_400 * NS_PER_S
 _CLOCK = r"\d{1,2}:\d\d(?::\d\d(?:\.\d+)?)?(?: ?[AaPp][Mm])?"
 _SYSLOG = r"[A-Z][a-z]{2} +\d{1,2} \d\d:\d\d:\d\d(?:\.\d+)?"
-_STEP = re.compile(r"(?:^|[^a-z])(ms|millis\w*|min|mins|minutes?|h|hrs?|hours?|d|days?)(?:$|[^a-z])", re.IGNORECASE)
+_STEP = re.compile(r"(?:^|[^a-z])(ms|millis\w*|mins?|minutes?|h|hrs?|hours?|d|days?)(?:$|[^a-z])", re.IGNORECASE)
 
 
 def parse_times(text: pd.Series[str], name: str = "") -> tuple[Ints, str | None]:
@@ -78,6 +79,8 @@ def parse_times(text: pd.Series[str], name: str = "") -> tuple[Ints, str | None]
     if len(numbers) and np.count_nonzero(known) >= len(numbers) / 2:
         if (text.str.fullmatch(r"(?:19|20)\d{12}") | ~known).all():
             return _unix_ns(pd.to_datetime(text, utc=True, errors="coerce", format="%Y%m%d%H%M%S")), None
+        if _are_serial(numbers[known]):
+            return np.where(known, np.round((numbers - _SERIAL_1970) * 86_400e3) * 1e6, 0.0).astype(np.int64), None
         numbers = np.where(known, numbers, 0.0)
         if numbers.min() >= 0 and numbers.max() < EARLIEST_NS / NS_PER_S:
             return np.where(known, BEGIN_NS + (numbers * _step_s(name) * NS_PER_S), 0).astype(np.int64), RELATIVE
@@ -91,6 +94,15 @@ def parse_times(text: pd.Series[str], name: str = "") -> tuple[Ints, str | None]
     if text.str.fullmatch(_SYSLOG).mean() > 0.5:
         return _unwrapped(_dates("2001 " + text.where(text.str.fullmatch(_SYSLOG))), 365 * _DAY_NS), NO_DATES
     return _dates(text), None
+
+
+def _are_serial(days: Floats) -> bool:
+    """Whether numbers are dates of a spreadsheet: days since 1899, of this century, with times of day."""
+    import numpy as np
+
+    if float(days.min()) < 36_526 or float(days.max()) >= 60_000:
+        return False
+    return bool((days % 1 > 0).mean() > 0.5 and float(np.median(np.abs(np.diff(days, append=days[-1])))) < 1)
 
 
 def _dates(text: pd.Series[str]) -> Ints:

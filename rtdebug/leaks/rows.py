@@ -8,20 +8,19 @@ from dataclasses import dataclass
 
 from rtdebug.leaks.quantities import factor_of
 
-_SIZE = r"([\d.]+) ?([KMGTPk]?i?B)"
+_SIZE = r"([\d.]+) ?((?:[kKMGTP]i?)?B)"
 _USAGE = re.compile(rf"(?<![\w.]){_SIZE} ?/ ?{_SIZE}\b")
 _ID = re.compile(r"[0-9a-f]{12}|[0-9a-f]{64}")
-_CLOCK = r"(?:\d\d:\d\d:\d\d(?: [AP]M)?\s+)"
 _PROCESSES = tuple(
     re.compile(pattern)
     for pattern in (
         # ps aux: USER PID %CPU %MEM VSZ RSS TTY STAT START TIME COMMAND
-        r"\S+\s+(?P<pid>\d+)\s+[\d.]+\s+[\d.]+\s+\d+\s+(?P<rss>\d+)\s+\S+\s+[RSDTZIWXt]\S*\s+\S+\s+[\d:.-]+\s+(?P<name>\S+)",
+        r"(?:^|\s)\S+\s+(?P<pid>\d+)\s+[\d.]+\s+[\d.]+\s+\d+\s+(?P<rss>\d+)\s+\S+\s+[RSDTZIWXt]\S*\s+\S+\s+[\d:.-]+\s+(?P<name>\S+)",
         # top: PID USER PR NI VIRT RES SHR S %CPU %MEM TIME+ COMMAND
         r"(?P<pid>\d+)\s+\S+\s+(?:-?\d+|rt)\s+-?\d+\s+[\d.]+[mgtp]?\s+(?P<rss>[\d.]+[mgtp]?)\s+[\d.]+[mgtp]?\s+[A-Z]\s+"
         r"[\d.]+\s+[\d.]+\s+[\d:.]+\s+(?P<name>\S+)",
-        # pidstat -r: time UID PID minflt/s majflt/s VSZ RSS %MEM Command
-        rf"{_CLOCK}\d+\s+(?P<pid>\d+)\s+[\d.]+\s+[\d.]+\s+\d+\s+(?P<rss>\d+)\s+[\d.]+\s+(?P<name>\S+)",
+        # pidstat -r: UID PID minflt/s majflt/s VSZ RSS %MEM Command
+        r"\d+\s+(?P<pid>\d+)\s+\d+\.\d+\s+\d+\.\d+\s+\d+\s+(?P<rss>\d+)\s+\d+\.\d+\s+(?P<name>\S+)\s*$",
     )
 )
 _POD = re.compile(r"((?:[a-z0-9][\w.-]*\s+){1,3})\d+m?\s+(\d+)([KMGT]i)\s*$")

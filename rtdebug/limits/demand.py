@@ -69,7 +69,7 @@ def unreclaimable_bytes(memory: MemoryState, swap_free_bytes: int) -> int | None
     """
     if memory.anon_bytes is None:
         return None
-    swappable = memory.anon_bytes + (memory.shmem_bytes or 0)
+    swappable = memory.anon_bytes + (memory.least_shmem_bytes or 0)
     may_swap = swap_free_bytes > 0 and memory.swap_limit_bytes != 0
     pinned = memory.stat.get("unevictable" if memory.version == 2 else "total_unevictable", 0)
     left = max(min(pinned, swappable), swappable - swap_free_bytes) if may_swap else swappable

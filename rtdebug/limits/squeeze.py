@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,7 +23,7 @@ from rtdebug.limits.settings import Level
 
 _REFUSED = frozenset({errno.EAGAIN, errno.EBUSY, errno.EINTR})
 """It took less than was asked for: no failure."""
-_PAGE_BYTES = 4096
+_PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 
 @dataclass(frozen=True, slots=True)

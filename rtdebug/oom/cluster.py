@@ -56,11 +56,11 @@ def find_clusters(episodes: Iterable[OomEpisode]) -> list[Cluster]:
     """Group them; the largest cluster first."""
     import pandas as pd
 
-    frame = pd.DataFrame([_row(episode) for episode in episodes])
-    if frame.empty:
-        return []
-    grouped = frame.groupby(_KEYS, dropna=False, sort=False)
-    clusters = [_cluster(group) for _, group in grouped]
+    # not groupby(): names out of a log need not be text that Arrow can hold
+    groups: dict[tuple[object, ...], list[dict[str, object]]] = {}
+    for row in map(_row, episodes):
+        groups.setdefault(tuple(row[key] for key in _KEYS), []).append(row)
+    clusters = [_cluster(pd.DataFrame(rows, dtype=object)) for rows in groups.values()]
     return sorted(clusters, key=lambda each: (-each.kills, each.first_ns or 0))
 
 

@@ -18,7 +18,7 @@ _WRAP_COLUMNS = 79
 """A terminal does not wrap a shorter line."""
 
 _FACILITY = re.compile(
-    r"(?P<facility>kern|user|mail|daemon|auth|syslog|lpr|news|uucp|cron|authpriv|ftp|local\d) *: ?"
+    r"(?P<facility>kern|user|mail|daemon|auth|syslog|lpr|news|uucp|cron|authpriv|ftp|local\d) *: *"
     r"(?:emerg|alert|crit|err|error|warn|warning|notice|info|debug) *: ?"
 )
 _PRIORITY = re.compile(r"<\d{1,3}>")
@@ -30,10 +30,10 @@ _SYSLOG_DATE = re.compile(
     r"|\d{9,11}\.\d{6})(?= )"  # journalctl -o short-unix
 )
 _HOST_AND_TAG = re.compile(  # busybox and OpenWrt add `kern.warn`
-    r" +(?:(?!kern\.)(?P<host>[\w.:@/-]*\w) )?(?:(?:kern|user|daemon)\.[a-z]+ )?(?P<tag>[^\s:\[\]]+)(?:\[\d+\])?: ?")
+    r" +(?:(?!kern\.)(?P<host>\S{0,255}[^\s:]) )?(?:(?:kern|user|daemon)\.[a-z]+ )?(?P<tag>[^\s:\[\]]+)(?:\[\d+\])?: ?")
 _PROGRAM = re.compile(r"(?P<tag>[\w.@-]+)\[\d+\]: ")
 _UPTIME = re.compile(
-    r"\s*(?:\[\s*(?P<seconds>\d+\.\d{1,9})(?: *< *[\d.]+>)?|(?P<headless>\d+\.\d{6}))\] ?"  # its `[` lost
+    r"\s*(?:\[\s*(?P<seconds>\d+\.\d{1,9})(?: *< *[\d.]+ *>)?|(?P<headless>\d+\.\d{6}))\] ?"  # its `[` lost
 )
 _BRACKETED_DATE = re.compile(r"\s*\[(?P<date>[^\[\]]{0,40}\d{1,2}:\d{2}[^\[\]]{0,40}| *\+ *\d+\.\d+)\]:? ?")
 _CALLER = re.compile(r" ?\[ *(?P<caller>[TC]\d+)\] ?")
@@ -49,10 +49,32 @@ _WRAPPER = re.compile(  # CRI's log files, klog, `kubectl describe node` and `ku
     r"|(?:\S+\s+){1,2}Warning\s+OOMKilling\s+node/\S+\s+"
 )
 _NEWLINE = re.compile(r"#012|\\n")
-_OUTER = re.compile(  # before a dressing: an indent, grep's `kern.log:` or `kern.log-12-`, a date that was left out
-    r"\s+(?=\S)|\S{1,200}?[:-](?=[A-Z][a-z]{2} [ \d]\d \d\d:|\d{4}-\d\d-\d\d[T ]|\[ *\d+\.\d+\])"
-    r"|[^\n\[]{1,80}? (?=kernel: ?\[ *\d+\.\d+\])"
+_OUTER = (  # what may be before a dressing
+    re.compile(r"[\s`*|-]+(?=[^\s`*|-])"),  # an indent, or what marks a list, a table or code
+    re.compile(  # grep's `kern.log:`, `kern.log-12-`
+        r"\S{1,200}?[:-](?=[A-Z][a-z]{2} [ \d]\d \d\d:|\d{4}-\d\d-\d\d[T ]|\[ *\d+\.\d+\])"
+    ),
+    re.compile(  # a date of any form, or none
+        r"[^\n]{1,100}? (?=kernel: ?\[ *\d+\.\d+\])|[^\n]{0,100}?\d\d:\d\d:\d\d[^\n]{0,100}? (?=kernel: )"
+        r"|[^\n]{1,200}?(?=\[ *\d+\.\d{6}\])"
+    ),
 )
+_RFC5424 = re.compile(
+    rf"\d (?P<date>\d{{4}}-\d\d-\d\dT{_CLOCK}\S*) (?P<host>\S+) (?P<tag>\S+) \S+ \S+ (?:-|\[[^\n]*?\]) "
+)
+_DATED = re.compile(r"\d\d:\d\d:\d\d|MESSAGE=|\"(?:MESSAGE|message|msg|log)\" ?: ?\"")
+_KERNEL_WORDS = re.compile(
+    r"(?:Memory cgroup out|Out) of memory: [KO]|Killed process \d+ \(|oom-kill:constraint=CONSTRAINT_"
+    r"|oom_reaper: reaped process \d|Memory cgroup stats for /|Task in /\S* killed as"
+    r"|(?:memory(?:\+swap)?|kmem|swap): usage \d+kB, limit"
+)
+"""What nobody else says. Longer than a comm, which may be anything."""
+_COLOUR = re.compile(r"\x1b\[[\d;]*m")
+_JSON_LINES_AT_MOST = 200
+_JSON_TEXTS = ("message", "msg", "textPayload")
+_JSON_OBJECTS = ("jsonPayload", "_source", "fields")
+_UNFINISHED = re.compile(r"Task in \S+|\s*(?:Task in \S+ )?killed as a result of limit of|Memory cgroup stats for")
+_GOES_ON = re.compile(r"\s*(?:killed as a result of limit of|/)")
 _QUOTED = re.compile(r"(?:> ?)+")
 _MAIL_COLUMNS = 70
 """Mailers fill a line up to 72 columns or more: a shorter one ended there by itself."""
@@ -89,16 +111,25 @@ class LogLine:
 def strip_dressing(line: str) -> LogLine:
     """Take the usual dressings off one line: dmesg (any time format, any language), syslog, journal."""
     found = _strip(line)
-    if not found.dressed and (match := _OUTER.match(line)):
-        inner = _strip(line[match.end() :])
-        return inner if inner.dressed else found
-    return found
+    return found if found.dressed else _strip_unknown(line) or found
+
+
+def _strip_unknown(line: str) -> LogLine | None:
+    """A dressing of no form that we know: by where it ends, else by the words that follow it."""
+    for outer in _OUTER:
+        if match := outer.match(line):
+            inner = _strip(line[match.end() :].rstrip("`| \r\n"))
+            if inner.dressed:
+                return inner
+    if (match := _KERNEL_WORDS.search(line)) and _DATED.search(line, 0, match.start()):
+        return LogLine(line[match.start() :].rstrip("\"'`|, \r\n"), source="kernel")
+    return None
 
 
 def _strip(line: str) -> LogLine:
     if match := _KERN_LOG.match(line):
         date, host, seconds, us = match.groups()
-        return LogLine(line[match.end() :].rstrip("\r\n"), int(seconds + us) * 1000, date, "kernel", None, host)
+        return LogLine(line[match.end() :].rstrip(), int(seconds + us) * 1000, date, "kernel", None, host)
     if line.startswith("{"):
         return _json(line)
     if (line[0:1] in "IWEF" or " std" in line or "OOMKilling" in line) and (match := _WRAPPER.match(line)):
@@ -110,14 +141,20 @@ def _strip(line: str) -> LogLine:
     if match := _FACILITY.match(rest):
         source = "kernel" if match["facility"] == "kern" else match["facility"]
         rest = rest[match.end() :]
-    if match := _SYSLOG_DATE.match(rest):
+    if match := _RFC5424.match(rest):
+        time_text, host, source, rest = match["date"], match["host"], match["tag"], rest[match.end() :]
+    elif match := _SYSLOG_DATE.match(rest):
         time_text, rest = match[0], rest[match.end() :]
         if "," in time_text:  # dmesg --time-format iso: no host, no program
             rest = rest.removeprefix(" ")
         elif match := _HOST_AND_TAG.match(rest):
             source, host, rest = match["tag"], match["host"], rest[match.end() :]
-        else:
-            rest = rest.lstrip(" ")
+        else:  # `kubectl logs --timestamps`
+            inner = _strip(rest.lstrip(" "))
+            if inner.source is not None or inner.time_ns is not None:
+                return replace(inner, time_text=time_text)
+            words = _KERNEL_WORDS.search(rest)
+            rest = rest[words.start() :] if words else rest.lstrip(" ")
     elif match := _BRACKETED_DATE.match(rest):
         time_text, rest = match["date"], rest[match.end() :]
     elif match := _PROGRAM.match(rest):
@@ -134,7 +171,7 @@ def _strip(line: str) -> LogLine:
             caller, rest = match["caller"], rest[match.end() :]
         if source is None and (match := _KERNEL_TAG.match(rest)):  # journalctl -o short-monotonic
             source, host, rest = "kernel", match["host"], rest[match.end() :]
-    return LogLine(rest, time_ns, time_text, source, caller, host)
+    return LogLine(rest.rstrip(), time_ns, time_text, source, caller, host)
 
 
 def _json(line: str) -> LogLine:
@@ -148,7 +185,14 @@ def _json(line: str) -> LogLine:
     if isinstance(entry.get("log"), str) and not entry["log"].startswith("{"):
         inner = strip_dressing(entry["log"])
         return replace(inner, time_text=inner.time_text or str(entry.get("time", "")))
-    return _journal_entry(entry) if "MESSAGE" in entry else LogLine(line)
+    if "MESSAGE" in entry:
+        return _journal_entry(entry)
+    text = next((entry[key] for key in _JSON_TEXTS if isinstance(entry.get(key), str)), None)
+    if text is not None and not text.startswith("{"):
+        inner = strip_dressing(text)
+        return replace(inner, time_text=inner.time_text or str(entry.get("timestamp", entry.get("@timestamp", ""))))
+    within = next((entry[key] for key in _JSON_OBJECTS if isinstance(entry.get(key), dict)), None)
+    return _journal_entry(within) if within and "MESSAGE" in within else LogLine(line)
 
 
 def _journal_entry(entry: Mapping[str, Any]) -> LogLine:
@@ -174,7 +218,27 @@ def undress(lines: Iterable[str]) -> Iterator[LogLine]:
 
     A line without dressing after one with it belongs to that one: indented it is a further line of the same
     record, else the terminal or the mailer wrapped it. A line that is only "..." comes through: a part is missing.
+    Some kernels print the path of a cgroup as a record of its own: these are joined.
     """
+    begun: LogLine | None = None
+    for line in _records(lines):
+        if begun is not None and _GOES_ON.match(line.message):
+            line = replace(begun, message=f"{begun.message} {line.message.lstrip()}")
+        elif begun is not None:
+            yield begun
+        begun = line if _is_unfinished(line.message) else None
+        if begun is None:
+            yield line
+    if begun is not None:
+        yield begun
+
+
+def _is_unfinished(message: str) -> bool:
+    might = message.endswith(("limit of", "stats for")) or message.startswith("Task in")
+    return might and _UNFINISHED.fullmatch(message) is not None
+
+
+def _records(lines: Iterable[str]) -> Iterator[LogLine]:
     pending: LogLine | None = None
     before = ""
     for text, is_quoted in _unfold(lines):
@@ -197,7 +261,9 @@ def undress(lines: Iterable[str]) -> Iterator[LogLine]:
 
 def _join(line: LogLine, text: str, glue: str | None) -> LogLine | None:
     if text[0].isspace():
-        return replace(line, message=f"{line.message}\n{text.strip()}")
+        message = line.message.rstrip().removesuffix("\\")
+        between = "" if message.endswith(",") else "\n"  # no record of the kernel has a line that ends so
+        return replace(line, message=f"{message}{between}{text.strip()}")
     if glue is None:
         return None
     return replace(line, message=(line.message.rstrip(" ") if glue else line.message) + glue + text)
@@ -211,10 +277,29 @@ def _glue(before: str, text: str, is_quoted: bool) -> str | None:
     return "" if len(before) >= _WRAP_COLUMNS else None
 
 
-def _unfold(lines: Iterable[str]) -> Iterator[tuple[str, bool]]:
-    r"""Physical lines, with `#012` and literal `\n` undone, and whether they were quoted in a mail."""
+def _objects(lines: Iterable[str]) -> Iterator[str]:
+    """Physical lines, each JSON object over many of them (`-o json-pretty`) as one."""
+    gathered: list[str] = []
     for raw in lines:
         text = raw.rstrip("\r\n")
+        if not gathered and text != "{":
+            yield text
+            continue
+        gathered.append(text)
+        if text in ("}", "},"):
+            yield " ".join(gathered).rstrip(",")
+            gathered = []
+        elif len(gathered) > _JSON_LINES_AT_MOST:
+            yield from gathered
+            gathered = []
+    yield from gathered
+
+
+def _unfold(lines: Iterable[str]) -> Iterator[tuple[str, bool]]:
+    r"""Physical lines, with `#012` and literal `\n` undone, and whether they were quoted in a mail."""
+    for text in _objects(lines):
+        if text.startswith("\x1b[") or text.endswith("\x1b[0m"):
+            text = _COLOUR.sub("", text)
         is_quoted = text.startswith(">")
         if is_quoted:
             text = _QUOTED.sub("", text, count=1)

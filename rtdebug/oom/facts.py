@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from rtdebug.oom.log_usage import counter_of, usage_of
@@ -48,6 +48,8 @@ class Facts:
     order: int | None = None
     gfp_mask: str | None = None
     selected_score: int | None = None
+    lowest_adj: int | None = None
+    """The lowest oom_score_adj seen: below 0 it makes scores small, whatever their processes hold."""
     slab_failed_memcgs: tuple[str, ...] = ()
     oom_memcg: str | None = None
     cpuset: str | None = None
@@ -155,12 +157,18 @@ def facts_of(record: OomRecord) -> Facts:
         order=record.trigger.order if record.trigger else None,
         gfp_mask=record.trigger.gfp_mask if record.trigger else None,
         selected_score=record.selected.score if record.selected else None,
+        lowest_adj=min(_adjustments(record), default=None),
         slab_failed_memcgs=record.slab_failed_memcgs,
         oom_memcg=record.oom_memcg,
         cpuset=record.cpuset,
         mems_allowed=record.mems_allowed,
         nodemask=record.nodemask,
     )
+
+
+def _adjustments(record: OomRecord) -> Iterator[int]:
+    of = (*record.tasks, *record.victims, *([record.trigger] if record.trigger else ()))
+    yield from (each.oom_score_adj for each in of if each.oom_score_adj is not None)
 
 
 def _processes(

@@ -116,7 +116,8 @@ def many_processes(facts: Facts) -> Finding | None:
             "{processes} processes, the largest of them has only {largest_share} of their memory.",
             {"processes": len(facts.processes), "largest_share": share, **_largest(facts)},
         )
-    if score is not None and score <= SMALL_SCORE and facts.scope == "memcg":
+    unadjusted = facts.lowest_adj is not None and facts.lowest_adj >= 0
+    if score is not None and score <= SMALL_SCORE and unadjusted and facts.scope == "memcg":
         return Finding(
             "The worst process has a score of {score} of 1000: the limit is used up by many small processes.",
             {"score": score, "processes": len(facts.processes) or None},

@@ -71,8 +71,12 @@ class OomLogReader:
         stale = self._pop_while(self._is_stale)  # before they take a line that is of another kill
         if line.from_kernel:
             self._take(line)
-        elif line.source == "systemd" and self._open and (match := SYSTEMD_UNIT.match(line.message)):
-            self._open[-1].unit = match["unit"]
+        elif (
+            line.source == "systemd"
+            and (match := SYSTEMD_UNIT.match(line.message))
+            and (episode := self._newest(line))
+        ):
+            episode.unit = match["unit"]
         return stale + self._finish()
 
     def flush(self, now_ns: int | None = None) -> list[OomRecord]:
@@ -115,15 +119,18 @@ class OomLogReader:
     # Which record a line belongs to. The kernel dumps one OOM at a time (oom_lock); v1 kernels before 4.x did
     # not, there printk's caller id tells two CPUs apart, or that a record has such a line already.
 
-    def _newest(self, caller: str | None, wanted: Callable[[OomDraft], bool]) -> OomDraft | None:
+    def _newest(
+        self, line: LogLine, wanted: Callable[[OomDraft], bool] = lambda _: True, caller: str | None = None
+    ) -> OomDraft | None:
         for episode in reversed(self._open):
-            if (caller is None or episode.first.caller in (None, caller)) and wanted(episode):
+            elsewhere = line.host is not None and episode.first.host not in (None, line.host)
+            if not elsewhere and (caller is None or episode.first.caller in (None, caller)) and wanted(episode):
                 episode.touched_ns = self._now_ns
                 return episode
         return None
 
     def _dumping(self, line: LogLine, lacks: Callable[[OomDraft], bool] = lambda _: True) -> OomDraft | None:
-        return self._newest(line.caller, lambda episode: not episode.over and lacks(episode))
+        return self._newest(line, lambda episode: not episode.over and lacks(episode), line.caller)
 
     def _start(self, line: LogLine) -> OomDraft:
         episode = OomDraft(
@@ -159,10 +166,11 @@ class OomLogReader:
         return self._untouched_ns(episode) >= self._stale_ns
 
     def _untouched_ns(self, episode: OomDraft) -> int:
-        """For how long; backwards too, which is another boot."""
+        """For how long. A clock that goes back is another boot's, or another machine's."""
         if self._now_ns is None or episode.touched_ns is None:
             return 0
-        return abs(self._now_ns - episode.touched_ns)
+        elapsed = self._now_ns - episode.touched_ns
+        return elapsed if elapsed > -self._linger_ns else max(-elapsed, self._stale_ns)
 
     def _on_trigger(self, match: re.Match[str], line: LogLine, cut: bool) -> OomDraft:
         episode = self._start(line)
@@ -175,16 +183,18 @@ class OomLogReader:
         if episode and episode.trigger and (cut or episode.trigger.comm == comm):
             episode.trigger = replace(episode.trigger, tid=tid)
             return episode
-        if episode := self._newest(line.caller, lambda e: e.panicked):
+        if episode := self._newest(line, lambda e: e.panicked, line.caller):
             return episode  # a panic has a stack of its own
         # Every stack dump begins so; the stack that follows says whether this one is of an OOM.
         self._cpu_line = line, Trigger(comm, tid, None, None, None)
         return None
 
     def _on_stack(self, match: re.Match[str], line: LogLine, cut: bool) -> OomDraft | None:
-        if self._cpu_line is None or self._cpu_line[0].caller != line.caller:
+        if self._cpu_line is None:
             return None
         first, trigger = self._cpu_line
+        if (first.caller, first.host) != (line.caller, line.host):
+            return None
         episode = self._start(first)
         episode.trigger = trigger
         return episode
@@ -222,6 +232,12 @@ class OomLogReader:
         episode.open_stat = episode.stats[path] = parse_inline_stat(match["inline"])
         return episode
 
+    def _on_more_stats(self, match: re.Match[str], line: LogLine, cut: bool) -> OomDraft | None:
+        episode = self._dumping(line, lambda e: e.open_stat is not None and e.columns is None)
+        if episode and episode.open_stat is not None:
+            episode.open_stat.update(parse_inline_stat(match[0]))
+        return episode
+
     def _on_stat(self, match: re.Match[str], line: LogLine, cut: bool) -> OomDraft | None:
         episode = self._dumping(line, lambda e: e.open_stat is not None and e.columns is None)
         if episode and episode.open_stat is not None:
@@ -249,16 +265,24 @@ class OomLogReader:
         return episode
 
     def _on_summary(self, match: re.Match[str], line: LogLine, cut: bool) -> OomDraft:
-        episode = self._dumping(line, lambda e: e.constraint is None) or self._start(line)
-        episode.constraint = CONSTRAINTS.get(match["constraint"])
         parts = parse_summary(match["rest"])
+        pid = int(parts.get("pid", 0))
+        episode = (
+            self._newest(line, lambda e: e.chosen is None and pid in e.victims, line.caller)  # logs change the order
+            or self._dumping(line, lambda e: e.constraint is None)
+            or self._start(line)
+        )
+        episode.constraint = CONSTRAINTS.get(match["constraint"])
         for name in ("nodemask", "cpuset", "mems_allowed", "oom_memcg", "task_memcg"):
             setattr(episode, name, parts.get(name) or getattr(episode, name))
         if episode.nodemask == "(null)":
             episode.nodemask = None
+        episode.cut = episode.cut or any(dots in match["rest"] for dots in ELLIPSES)
         if "pid" in parts:
             uid = int(parts["uid"]) if "uid" in parts else None
-            episode.chosen = Victim(int(parts["pid"]), parts.get("task"), uid)
+            episode.chosen = Victim(pid, parts.get("task"), uid)
+            if pid in episode.victims:
+                episode.victims[pid] = _with_uid(episode.victims[pid], episode.chosen)
         else:
             episode.cut = True
         return episode
@@ -272,11 +296,11 @@ class OomLogReader:
     def _on_killed(self, match: re.Match[str], line: LogLine, cut: bool) -> OomDraft:
         victim = parse_killed(int(match["pid"]), match["rest"])
         episode = (
-            self._newest(line.caller, lambda e: victim.pid in e.victims)
+            self._newest(line, lambda e: victim.pid in e.victims, line.caller)
             or self._dumping(
                 line, lambda e: e.selected is not None or e.chosen is None or e.chosen.pid == victim.pid
             )
-            or self._newest(line.caller, lambda e: e.group_memcg is not None and e is self._open[-1])
+            or self._newest(line, lambda e: e.group_memcg is not None and e is self._open[-1], line.caller)
             or self._start(line)
         )
         episode.victims.setdefault(victim.pid, _with_uid(victim, episode.chosen))
@@ -285,7 +309,7 @@ class OomLogReader:
         return episode
 
     def _on_skipped(self, match: re.Match[str], line: LogLine, cut: bool) -> OomDraft | None:
-        episode = self._newest(line.caller, lambda e: e.group_memcg is not None)
+        episode = self._newest(line, lambda e: e.group_memcg is not None, line.caller)
         if episode:
             episode.skipped.append(int(match["pid"]))
         return episode
@@ -299,7 +323,7 @@ class OomLogReader:
 
     def _on_panic(self, match: re.Match[str], line: LogLine, cut: bool) -> OomDraft:
         episode = (
-            self._newest(line.caller, lambda e: e.unkillable) or self._dumping(line) or self._start(line)
+            self._newest(line, lambda e: e.unkillable, line.caller) or self._dumping(line) or self._start(line)
         )
         episode.panicked = True
         if match["how"] != "compulsory":  # panic_on_oom=2, which is for cgroups too
@@ -308,7 +332,7 @@ class OomLogReader:
 
     def _on_group(self, match: re.Match[str], line: LogLine, cut: bool) -> OomDraft:
         episode = self._newest(
-            line.caller, lambda e: e.group_memcg is None and not e.unkillable
+            line, lambda e: e.group_memcg is None and not e.unkillable, line.caller
         ) or self._start(line)
         episode.group_memcg = match["path"]
         return episode
@@ -316,10 +340,10 @@ class OomLogReader:
     def _on_reaped(self, match: re.Match[str], line: LogLine, cut: bool) -> OomDraft | None:
         pid = int(match["pid"])
         # The reaper is a kernel thread: its caller id is never that of the dump.
-        episode = self._newest(None, lambda e: pid in e.victims)
+        episode = self._newest(line, lambda e: pid in e.victims)
         if episode is None and pid in self._past_victims:
             return None
-        episode = episode or self._newest(None, lambda _: True) or self._start(line)
+        episode = episode or self._newest(line) or self._start(line)
         episode.reaped.append(parse_reaped(match))
         return episode
 
@@ -357,6 +381,7 @@ class OomLogReader:
         "reached": _on_reached,
         "counter": _on_counter,
         "stats": _on_stats,
+        "more_stats": _on_more_stats,
         "table": _on_table,
         "row": _on_row,
         "cpu": _on_cpu,

@@ -9,6 +9,7 @@ import re
 import string
 from dataclasses import replace
 
+from rtdebug.oom.dressing import ELLIPSES
 from rtdebug.oom.record import Constraint, HostMemory, MemoryCounter, Reaped, TaskRow, Trigger, Victim, Zone
 
 CONSTRAINTS: dict[str, Constraint] = {
@@ -54,6 +55,7 @@ PATTERNS: dict[str, re.Pattern[str]] = {
     "stats": re.compile(
         r"Memory cgroup stats(?: for (?P<path>.+?))?:(?P<inline>(?: ?\w+:\d+[kK]B)*)(?: ?\w*:?\d*)?\s*$"
     ),
+    "more_stats": re.compile(r"(?:\w+:\d+[kK]B ?)+$"),
     "table": re.compile(r"\[\s*pid\s*\]\s+uid\s+tgid\s+[^\n]*$"),
     "row": re.compile(r"\[\s*(?P<pid>\d+)\]\s+(?P<cells>\d.*)", re.DOTALL),
     "cpu": re.compile(
@@ -63,7 +65,7 @@ PATTERNS: dict[str, re.Pattern[str]] = {
     ),
     "cpuset": re.compile(rf"{_COMM} cpuset=(?P<cpuset>.*) mems_allowed=(?P<mems>[\d,-]+)$", re.DOTALL),
     "stack": re.compile(  # on arm: `dump_header from oom_kill_process+0x23c/0x248`
-        r"\s*\(?(?:\[<?[0-9a-f]+>?\] )*\(?(?:dump_header|oom_kill_process|(?:mem_cgroup_)?out_of_memory)[.\w]*"
+        r"\s*\(?(?:\[<?[0-9a-f]+>?\] )*\(?(?:(?:\? )?dump_header|oom_kill_process|(?:mem_cgroup_)?out_of_memory)[.\w]*"
         r"(?:\+0x|\)? from )"
     ),
     "suppressed": re.compile(r"oom_kill_process: (?P<count>\d+) callbacks suppressed"),
@@ -86,9 +88,9 @@ WITH_COMM = ("trigger", "summary", "selected", "killed", "skipped", "reaped", "r
 _STARTS = {
     **dict.fromkeys(("selected", "skipped", "unkillable"), "MO"),
     "killed": "MOK", "panic": "K", "reached": "M", "summary": "o", "reaped": "o", "suppressed": "o", "group": "T",
-    "task_in": "T", "counter": "mks", "stats": "M", "table": "[", "row": "[", "cpu": "CUP", "stack": " \t[(dom",
-    "sysrq": "Ss", "slab": " \tc", "stat": string.ascii_lowercase, "mem_info": " \taufsmik",
-    "zone": "NDHM", "host_swap": "FT",
+    "task_in": "T", "counter": "mks", "stats": "M", "table": "[", "row": "[", "cpu": "CUP", "stack": " \t[(dom?",
+    "sysrq": "Ss", "slab": " \tc", "mem_info": " \taufsmik", "zone": "NDHM", "host_swap": "FT",
+    **dict.fromkeys(("stat", "more_stats"), string.ascii_lowercase),
     **dict.fromkeys(("ram", "reserved"), string.digits),
 }
 """With what characters a line of each kind may begin: most lines are of none, and there are many of them."""
@@ -162,7 +164,8 @@ def parse_task_row(columns: list[str], pid: int, cells: str, cut: bool = False) 
 def parse_killed(pid: int, rest: str) -> Victim:
     """What follows `Killed process PID`, in any of its forms."""
     before, opening, after = rest.partition("(")
-    name = re.match(r"(?P<comm>.*)\)(?=[\s,.]|$)", after, re.DOTALL)
+    name = re.match(r"(?P<comm>.{0,64})\)(?=\.?\s*$| ?,|\s+(?:total-vm|vsz):)", after, re.DOTALL)
+    name = name or re.match(r"(?P<comm>[^)]{0,64})\)(?=\s)", after)  # more text, as somebody cut it short
     tail = after[name.end() :] if name else ""
     kb = _figures(tail)
     uid = re.search(r"UID[: ](\d+)\b", f"{before} {tail}")
@@ -187,14 +190,20 @@ def parse_summary(rest: str) -> dict[str, str]:
     if ids is None:
         parts = _SUMMARY_PART.split(rest)[1:-1]
         found = dict(part.split("=", 1) for part in parts if "=" in part)
-        return {key: value for key, value in found.items() if key not in ("pid", "uid") or value.isdecimal()}
+        found = {key: value for key, value in found.items() if key not in ("pid", "uid") or value.isdecimal()}
+        return _unelided(found)
     head, _, task = rest[: ids.start()].rpartition(",task=")
     head, _, task_memcg = head.partition(",task_memcg=")
     head, _, oom_memcg = head.partition(",oom_memcg=")
     parts = _SUMMARY_PART.split(head)[1:]
     values = dict(part.split("=", 1) for part in parts if "=" in part)
     values |= {"task_memcg": task_memcg, "oom_memcg": oom_memcg, "task": task, **ids.groupdict()}
-    return {key: value for key, value in values.items() if value}
+    return _unelided(values)
+
+
+def _unelided(values: dict[str, str]) -> dict[str, str]:
+    """Without those that somebody shortened in the middle: half a path is none."""
+    return {key: value for key, value in values.items() if value and not any(dots in value for dots in ELLIPSES)}
 
 
 def add_host(host: HostMemory, match: re.Match[str]) -> HostMemory:

@@ -42,9 +42,3 @@ def usage_of(log: OomRecord) -> UsageByKind | None:
     if log.limiting_counter == "memory+swap" and counter and usage is not None:
         swap = max(0, counter.usage_bytes - usage)
     return usage_by_kind(stat, usage, log.kmem.usage_bytes if log.kmem else None, swap)
-
-
-def is_v1(log: OomRecord) -> bool | None:
-    """Whether memory.stat is that of cgroup v1; None when there is none."""
-    stat = log.memory_stat
-    return None if not stat else "anon" not in stat

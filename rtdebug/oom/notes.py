@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from rtdebug.host.memcg import file_lists_bytes
 from rtdebug.oom.facts import Facts
 from rtdebug.tracing.line import Value
 
@@ -54,7 +55,7 @@ def _cache_may_be_tmpfs(facts: Facts) -> Note | None:
     file, usage = facts.kinds.get("file"), facts.usage_bytes
     if facts.parts is None or facts.parts.shmem_bytes is not None or not usage or not file:
         return None
-    if file < _MATTERS * usage:
+    if file < _MATTERS * usage or file_lists_bytes(facts.stat or {}) is not None:
         return None
     text = "This kernel's memory.stat does not tell tmpfs from page cache: the {file_bytes} of `cache` may be either."
     return Note("cache_may_be_tmpfs", text, {"file_bytes": file})

@@ -6,7 +6,7 @@ mm/memcontrol*.c (mem_cgroup_print_oom_meminfo). What was not printed is None, n
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -248,7 +248,7 @@ class OomRecord:
 
     @property
     def page_size_bytes(self) -> int | None:
-        """From a task that is both in the table (pages) and in a kill line (kB)."""
+        """From a task that is both in the table (pages) and in a kill line (kB), else from sizes in whole pages."""
         rows = {row.pid: row.total_vm_pages for row in self.tasks}
         for victim in self.victims:
             pages = rows.get(victim.pid)
@@ -256,7 +256,16 @@ class OomRecord:
                 size = victim.total_vm_bytes / pages
                 nearest = min(_PAGE_SIZES, key=lambda page: abs(page - size))
                 return nearest if abs(nearest - size) < nearest / 4 else None
-        return None
+        return _PAGE_SIZES[0] if any(size % _PAGE_SIZES[1] for size in self._page_multiples) else None
+
+    @property
+    def _page_multiples(self) -> Iterator[int]:
+        """Sizes that the kernel counts in pages: one that is no multiple of 8 KiB tells that they are of 4."""
+        for counter in (self.memory, self.memory_swap, self.kmem, self.swap):
+            if counter is not None:
+                yield counter.usage_bytes
+                yield counter.limit_bytes or 0
+        yield from (zone.free_bytes for zone in (self.host.zones if self.host else ()))
 
     def task(self, pid: int) -> TaskRow | None:
         """The row of `pid` in the task table."""

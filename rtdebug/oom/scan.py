@@ -18,11 +18,12 @@ from rtdebug.oom.record import OomRecord
 from rtdebug.oom.when import line_clock_ns
 
 ANCHORS = (
-    b"invoked oom-killer",
+    b"invoked oom-killer: gfp",
     b"oom_score_adj",  # the table's head since 2.6.36, the kill line since 5.1
     b"Killed process ",
-    b"Memory cgroup stats",
-    b"oom_reaper: reaped",
+    b"Memory cgroup stats for",
+    b"oom_reaper: reaped process ",
+    b"oom-kill:constraint=CONSTRAINT_",  # all that is left by `dmesg | grep oom-kill`
 )
 """No dump is without one of them. Long words: the longer, the faster they are searched for."""
 

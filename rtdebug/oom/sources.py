@@ -11,7 +11,7 @@ import subprocess
 import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from io import BufferedReader
+from io import BufferedReader, TextIOWrapper
 from pathlib import Path
 
 from rtdebug.errors import HostUnable, RtdebugError, UsageProblem
@@ -112,6 +112,9 @@ def _plain(file: BufferedReader) -> Callable[[int], bytes]:
         return bz2.BZ2File(file).read1
     if start.startswith(b"\xfd7zXZ\0"):
         return lzma.LZMAFile(file).read1
+    if start.startswith((b"\xff\xfe", b"\xfe\xff")):  # PowerShell's `wsl dmesg > file`
+        text = TextIOWrapper(file, "utf-16", errors="replace")
+        return lambda size: text.read(size).encode("utf-8", "surrogatepass")
     return file.read1  # what there is: a pipe may be slow
 
 

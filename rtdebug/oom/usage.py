@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from rtdebug.host.memcg import least_shmem_bytes
+
 _KERNEL_PARTS = ("kernel_stack", "pagetables", "percpu", "slab")
 
 
@@ -14,7 +16,7 @@ class UsageByKind:
 
     anon_bytes: int | None = None
     shmem_bytes: int | None = None
-    """tmpfs (also /dev/shm), memfd, SysV and shared anonymous memory."""
+    """tmpfs (also /dev/shm), memfd, SysV and shared anonymous memory; of old v1 kernels what their lists give away."""
     file_bytes: int | None = None
     """Page cache without shmem; with it where shmem_bytes is None (old v1 does not tell them apart)."""
     kernel_bytes: int | None = None
@@ -33,7 +35,7 @@ def usage_by_kind(
     `kmem_bytes` is v1's own counter: its memory.stat has no kernel memory. `swap_bytes` is what a counter of
     memory+swap has beside that usage. Documentation/admin-guide/cgroup-v1/memory.rst, cgroup-v2.rst.
     """
-    anon, shmem = _first(stat, "anon", "total_rss", "rss"), _first(stat, "total_shmem", "shmem")
+    anon, shmem = _first(stat, "anon", "total_rss", "rss"), least_shmem_bytes(stat)
     file = _file_bytes(stat, shmem)
     kernel = _kernel_bytes(stat, kmem_bytes)
     known = [part for part in (anon, shmem, file, kernel) if part is not None]

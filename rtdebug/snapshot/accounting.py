@@ -165,13 +165,14 @@ def _user_parts(
         yield Part("anon", memory.anon_bytes, _split(memory.anon_bytes, mapped.anon_bytes, "anon"))
     if memory.file_bytes is None:
         return
-    if memory.shmem_bytes is None:  # kernels before 4.x: the two in one figure
+    shmem = memory.least_shmem_bytes
+    if shmem is None:  # kernels before 4.x: the two in one figure
         both = mapped.shmem_bytes + mapped.file_bytes
         yield Part("page_cache_and_shmem", memory.file_bytes, _split(memory.file_bytes, both, "page_cache_and_shmem"))
         return
-    yield Part("shmem", memory.shmem_bytes, _split(memory.shmem_bytes, mapped.shmem_bytes, "shmem"))
-    cache = max(0, memory.file_bytes - memory.shmem_bytes - swap_cache)
-    yield Part("page_cache", cache, _cache_parts(cache, memory.shmem_bytes, mapped, file_mapped))
+    yield Part("shmem", shmem, _split(shmem, mapped.shmem_bytes, "shmem"))
+    cache = max(0, memory.file_bytes - shmem - swap_cache)
+    yield Part("page_cache", cache, _cache_parts(cache, shmem, mapped, file_mapped))
 
 
 def _with_objects(part: Part, shared: SharedMemory | None, slack_bytes: int) -> Part:

@@ -26,10 +26,9 @@ _MEMORY = (
 _OTHERS = {
     "pids": ("pids.current", "pids.max", "pids.peak", "pids.events"),
     "cpu": ("cpu.max", "cpu.weight", "cpu.stat", "cpu.pressure", "cpu.cfs_quota_us", "cpu.cfs_period_us", "cpu.shares"),
-    "hugetlb": tuple(
-        f"hugetlb.{size}.{figure}" for size in ("2MB", "1GB") for figure in ("current", "usage_in_bytes")
-    ),
+    "hugetlb": ("hugetlb.*[KMG]B.current", "hugetlb.*[KMG]B.usage_in_bytes"),
 }
+"""Patterns: which sizes of huge pages there are depends on the machine and its page size."""
 
 
 def read_cgroups(
@@ -47,7 +46,8 @@ def read_cgroups(
         files = dict(_read(folder, _MEMORY))
         for controller, top in others.items():
             if depth < len(top):
-                files |= _read(top[depth], _OTHERS[controller])
+                names = [path.name for pattern in _OTHERS[controller] for path in top[depth].glob(pattern)]
+                files |= _read(top[depth], names)
         yield CgroupRecord(cgroup, read_memory(folder), files)
 
 

@@ -29,7 +29,12 @@ _SIZE = b"\nSize:"
 _LAST_LINE = b"\nVmFlags:"
 _PART_BYTES = 1 << 20
 _FLAGS = re.compile(rb"^VmFlags:(.*)", re.MULTILINE)
-_ELIGIBLE = re.compile(rb"^THPeligible: +(\d)", re.MULTILINE)
+_ELIGIBLE = re.compile(rb"^THPeligible:\s+(\d)", re.MULTILINE)  # tabs since v5.2
+_PROTECTION_KEY = re.compile(rb"^ProtectionKey:.*\n", re.MULTILINE)
+_SHORT_LINE = re.compile(rb"\nFilePmdMapped:[ \d]{9} kB\n")
+"""A byte short since Linux kernel commit 60fbf0ab5da1 ("mm,thp: stats for file backed THP") (in v5.4). Set right, with
+the tabs of THPeligible, by "/proc/PID/smaps: consistent whitespace output format" (of July 2020).
+"""
 
 _Table = npt.NDArray[np.int64]
 _Key = tuple[bytes, bytes]
@@ -47,6 +52,8 @@ def groups_by_columns(text: bytes) -> list[MappingGroup] | None:
         return None
     names = _field_names(bodies[0][begins[0] :])
     ends = [begin + len(names) * _LINE_BYTES for begin in begins]
+    if any(b" kB" in body[end:] for body, end in zip(bodies, ends, strict=True)):  # a figure of another width, or last
+        return None
     figures = _figures([body[begin:end] for body, begin, end in zip(bodies, begins, ends, strict=True)], len(names))
     try:
         sizes = [int(body[: begin - len(b" kB\n")]) * 1024 for body, begin in zip(bodies, begins, strict=True)]
@@ -54,7 +61,7 @@ def groups_by_columns(text: bytes) -> list[MappingGroup] | None:
         return None
     if figures is None:
         return None
-    keys = [_without_offset(head, body[end:]) for (head, body), end in zip(counts, ends, strict=True)]
+    keys = [_group_key(head, body[end:]) for (head, body), end in zip(counts, ends, strict=True)]
     return _grouped(keys, list(counts.values()), np.column_stack((sizes, figures)), names)
 
 
@@ -63,7 +70,10 @@ def _entries(text: bytes) -> Iterator[_Key]:
 
     The kernel escapes newlines in names: no name can forge a line.
     """
+    is_short = _SHORT_LINE.search(text, 0, _PART_BYTES) is not None
     for part in _parts(text):
+        if is_short:
+            part = part.replace(b"\nFilePmdMapped:", b"\nFilePmdMapped: ")
         head, *pieces = part.split(_SIZE)
         for piece in pieces:
             body, _, following = piece.rpartition(b"\n")
@@ -124,9 +134,10 @@ def _grouped(keys: Sequence[_Key], counts: Sequence[int], table: _Table, names: 
     return [make(*key, count, row) for key, count, row in zip(index_of, totals, sums, strict=True)]
 
 
-def _without_offset(head: bytes, tail: bytes) -> _Key:
+def _group_key(head: bytes, tail: bytes) -> _Key:
+    """Without what parts no groups: where in the file it begins, and its protection key."""
     _, perms, _, file = head.split(b" ", 3)
-    return b" %s 00000000 %s" % (perms, file), tail
+    return b" %s 00000000 %s" % (perms, file), _PROTECTION_KEY.sub(b"", tail)
 
 
 _Maker = Callable[[bytes, bytes, int, list[int]], MappingGroup]

@@ -7,6 +7,7 @@ import yaml
 
 from rtdebug.errors import HostUnable
 from rtdebug.host import cgroup, memcg
+from rtdebug.limits.demand import unreclaimable_bytes
 
 from .trees import make_host, write_files
 
@@ -280,6 +281,42 @@ def test_absent_files_are_unknown_not_zero(tmp_path):
         assert getattr(state, name) is None, name
 
 
+def state_of(folder: Path, **files: str) -> memcg.MemoryState:
+    state = memcg.read_memory(write_files(folder, {f"memory.{name}": text for name, text in files.items()}))
+    assert state is not None
+    return state
+
+
+def test_socket_buffers_are_the_kernels_part(tmp_path):
+    state = state_of(tmp_path, current="1000\n", stat="anon 300\nfile 40\nshmem 0\nkernel 50\nsock 600\n")
+    assert (state.dominant_kind, state.by_kind_bytes["kernel"], state.kernel_bytes) == ("kernel", 650, 50)
+
+
+@pytest.mark.parametrize(("usage", "dominant"), [(650, "anon"), (651, None), (None, "anon")])
+def test_what_is_mostly_unknown_is_no_kind(tmp_path, usage, dominant):
+    """v1 without kernel accounting: memory.stat then explains little of a usage that is the kernel's."""
+    files = {} if usage is None else {"usage_in_bytes": f"{usage}\n"}
+    stat = "total_cache 50\ntotal_rss 300\ntotal_shmem 0\ntotal_active_file 50\n"
+    state = state_of(tmp_path, stat=stat, **files)
+    assert (state.version, state.dominant_kind) == (1, dominant)
+
+
+@pytest.mark.parametrize(
+    ("locked", "batch", "least"), [(0, 0, 90), (10, 0, 80), (90, 0, None), (0, 90 * MIB - 9, None)]
+)
+def test_shmem_that_an_old_kernel_does_not_tell(tmp_path, locked, batch, least):
+    """What is in the cache and on no list of file pages."""
+    stat = (
+        f"total_cache {130 * MIB}\ntotal_rss {30 * MIB}\ntotal_inactive_anon {120 * MIB}\n"
+        f"total_active_file {40 * MIB + batch}\ntotal_inactive_file 0\ntotal_unevictable {locked * MIB}\n"
+    )
+    state = state_of(tmp_path, stat=stat)
+    assert state.shmem_bytes is None, "it is not told"
+    assert state.least_shmem_bytes == (None if least is None else least * MIB)
+    assert state.by_kind_bytes.get("shmem") == state.least_shmem_bytes
+    assert unreclaimable_bytes(state, 0) == (30 + (least or 0)) * MIB
+
+
 def test_vanished_cgroup_is_none(tmp_path):
     assert memcg.read_memory(tmp_path / "gone") is None
 
@@ -326,10 +363,7 @@ def test_case_062_full_v1_set(cases, tmp_path):
 
 def test_case_063_fields_an_old_kernel_lacks(cases, tmp_path):
     state, expected = read_case(cases, tmp_path, "063-v1-docker-no-shmem-field")
-    # The capture has no usage_in_bytes, by which v1 is told from v2.
-    write_files(tmp_path, {"memory.usage_in_bytes": "1\n"})
-    state = memcg.read_memory(tmp_path)
-    assert state is not None
+    assert state.version == 1, "though the capture has no usage_in_bytes"
     assert state.anon_bytes == expected["rss_bytes"]
     assert state.file_bytes == expected["cache_bytes"]
     assert state.limit_bytes == expected["limit_bytes"]

@@ -36,6 +36,19 @@ TASK = "c3" * 16
         ("/garden/7a9d8a58-0000-4111-8222-333344445555", "7a9d8a58-0000-4111-8222-333344445555", "garden"),
         ("/docker/buildkit/rq1v3n0k2m4p5s6t7u8w9x0yz", "rq1v3n0k2m4p5s6t7u8w9x0yz", "buildkit"),
         ("/mesos/7a9d8a58-0000-4111-8222-333344445555", "7a9d8a58-0000-4111-8222-333344445555", "mesos"),
+        (f"/libpod_parent/{B}/libpod-{A}", A, "podman"),
+        (f"/kata_{A}", A, "kata"),
+        (f"/kata_overhead/{A}", A, "kata"),
+        (f"/nomad.slice/share.slice/{POD}.my.task.scope", f"{POD}.my.task", "nomad"),
+        (f"/nomad.slice/{POD}.db.scope", f"{POD}.db", "nomad"),
+        ("/system.slice/system.slice:docker:rq1v3n0k2m4p5s6t7u8w9x0yz", "rq1v3n0k2m4p5s6t7u8w9x0yz", "buildkit"),
+        ("/system.slice/buildkit-rq1v3n0k2m4p5s6t7u8w9x0yz.scope", "rq1v3n0k2m4p5s6t7u8w9x0yz", "buildkit"),
+        (r"/machine.slice/machine-a\x2db.scope/payload/system.slice/x.service", "a-b", "systemd-nspawn"),
+        ("/machine.slice/systemd-nspawn@box.service/payload/init.scope", "box", "systemd-nspawn"),
+        ("/machine.slice/container@nix.service/payload", "nix", "systemd-nspawn"),
+        (r"/machine.slice/machine-lxc\x2d77\x2da\x2db.scope/libvirt", "a-b", "libvirt-lxc"),
+        ("/machine/old.libvirt-lxc", "old", "libvirt-lxc"),
+        ("/machine.slice/machine-rkt\\x2d" + POD.replace("-", "\\x2d") + ".scope/system.slice/a.service", POD, "rkt"),
     ],
 )
 def test_containers(path, container_id, runtime):
@@ -49,6 +62,7 @@ def test_containers(path, container_id, runtime):
     [
         (f"/kubepods/besteffort/pod{POD}/{A}", POD, "besteffort"),
         (f"/kubepods/pod{POD}/{A}", POD, "guaranteed"),
+        (f"/kubepods/guaranteed/pod{POD}/{A}", POD, "guaranteed"),
         (f"/kubepods.slice/kubepods-pod{POD_}.slice/crio-{A}.scope", POD, "guaranteed"),
         (f"/kubelet.slice/kubelet-kubepods.slice/kubelet-kubepods-burstable.slice/"
          f"kubelet-kubepods-burstable-pod{POD_}.slice/cri-containerd-{A}.scope", POD, "burstable"),
@@ -100,6 +114,9 @@ def test_lxc(path):
         f"/machine.slice/libpod-conmon-{A}.scope",
         f"/system.slice/crio-conmon-{A}.scope",
         f"/machine.slice/libpod-{A[:60]}.scope/conmon",
+        f"/libpod_parent/{A}/conmon",
+        "/lxc.pivot",
+        "/machine.slice/systemd-nspawn@box.service/supervisor",
     ],
 )
 def test_monitors_are_not_the_container(path):
@@ -107,7 +124,10 @@ def test_monitors_are_not_the_container(path):
     assert (found.kind, found.container_id, found.container_cgroup) == ("monitor", None, None)
 
 
-@pytest.mark.parametrize("inner", ["conmon", "lxc.monitor.x", "system.slice/sshd.service", "session-3.scope"])
+@pytest.mark.parametrize(
+    "inner",
+    ["conmon", "lxc.monitor.x", "system.slice/sshd.service", "session-3.scope", "machine-x.scope/payload"],
+)
 def test_what_a_container_makes_inside_stays_its_own(inner):
     found = parse_cgroup_path(f"/docker/{A}/{inner}")
     assert (found.kind, found.container_id, found.sub_cgroup) == ("container", A, inner)
@@ -124,6 +144,9 @@ def test_what_a_container_makes_inside_stays_its_own(inner):
         "/docker/buildkit",
         "/garden",
         "/kubepods/burstable",
+        f"/libpod_parent/{A}",
+        "/system.slice/foo.service/payload",
+        "/system.slice/system.slice:docker:rq1v3n0k2m4p5s6t7u8w9x0yzz",
         "",
     ],
 )
@@ -140,6 +163,8 @@ def test_almost_an_id(path):
         (r"/system.slice/a\x2db.service/sub", "service", "a-b.service"),
         ("/user.slice/user-1000.slice/session-5.scope", "session", "session-5.scope"),
         ("/kubepods.slice", "service", "kubepods.slice"),
+        ("/user.slice/user-7.slice/user@7.service/init.scope", "service", "user@7.service"),
+        (r"/machine.slice/machine-qemu\x2d3\x2dvm.scope/libvirt/emulator", "service", "machine-qemu-3-vm.scope"),
         ("/rtdebug-try/x", "unknown", None),
     ],
 )
@@ -230,3 +255,37 @@ def test_podmans_mounts_give_its_id_and_volumes_do_not():
     elsewhere = line.format(f"/var/lib/docker/containers/{B}/hosts", "/mnt/hosts")
     assert container_id_of_mounts(parse_mountinfo(volume + elsewhere + podman)) == A
     assert container_id_of_mounts(parse_mountinfo(volume + elsewhere)) is None
+
+
+@pytest.mark.parametrize(
+    ("files", "container_id"),
+    [
+        pytest.param({"/etc/hostname": f"/c/vfs-containers/{A}/userdata/hostname"}, A, id="podman, another driver"),
+        pytest.param({"/run/.containerenv": f"/c/overlay-containers/{A}/userdata/.containerenv"}, A, id="podman"),
+        pytest.param(
+            {"/etc/resolv.conf": f"/containers/{B}/resolv.conf", "/etc/hostname": f"/containers/{A}/hostname"},
+            A,
+            id="in the network of another",
+        ),
+        pytest.param({"/etc/hosts": f"/{A}/hosts"}, A, id="docker's containers on a disk of their own"),
+        pytest.param({"/etc/hosts": f"/x/{A}/hosts"}, None, id="any folder"),
+        pytest.param(
+            {"/etc/hostname": f"/docker/containers/{A}/hostname", "/etc/hosts": f"/kubelet/pods/{POD}/etc-hosts"},
+            None,
+            id="a pod's sandbox is not the container",
+        ),
+        pytest.param(
+            {
+                "/run/.containerenv": f"/c/overlay-containers/{A}/userdata/.containerenv",
+                "/etc/hosts": f"/pods/{POD}/etc-hosts",
+            },
+            None,
+            id="a sandbox of CRI-O",
+        ),
+    ],
+)
+def test_files_of_the_runtime_mounted_inside(files, container_id):
+    text = "".join(f"1 0 8:1 {root} {path} rw - ext4 /dev/sda rw\n" for path, root in files.items())
+    assert container_id_of_mounts(parse_mountinfo(text)) == container_id
+    cgroup = f"2 0 0:9 /kubepods/pod{POD}/{B} /sys/fs/cgroup/memory rw - cgroup cgroup rw,memory\n"
+    assert container_id_of_mounts(parse_mountinfo(text + cgroup)) == B, "the cgroup it sees is its own"

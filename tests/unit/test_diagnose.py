@@ -10,13 +10,14 @@ import time
 import tracemalloc
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from types import SimpleNamespace
 
 import pytest
 
 from rtdebug.containers.model import Container
 from rtdebug.diagnose.app_log import read_app_log
 from rtdebug.diagnose.ask import read_messages
-from rtdebug.diagnose.facts import Facts, HostFacts, Moment, Neighbours
+from rtdebug.diagnose.facts import Asked, Facts, HostFacts, Moment, Neighbours, read_diagnosis
 from rtdebug.diagnose.finding import Severity
 from rtdebug.diagnose.rules import RULES, diagnose
 from rtdebug.host.memcg import read_memory
@@ -512,3 +513,18 @@ def test_the_list_of_all(tmp_path):
     text = summary_table([(each, diagnose(each)) for each in (ill, worse)])
     assert [line.split()[1] for line in text.splitlines()[1:3]] == ["2", "1"], "the worst first"
     assert r"note: of 1 not all could be looked at: no \x1b right" in text
+
+
+def test_data_that_waits_in_sockets_is_kernel_memory_but_no_files(tmp_path):
+    host = World(tmp_path, usage=300).facts()
+    memory = replace(host.now.memory, stat={**host.now.memory.stat, "sock": 210 * MIB})
+    findings = {each.rule: each for each in diagnose(replace(host, now=Moment(10**9, memory, {})))}
+    finding = findings["kernel-memory"]
+    assert finding.evidence["sock_bytes"] == 210 * MIB
+    assert not any("files" in change for change in finding.change)
+
+
+def test_pages_are_as_large_as_this_kernels(monkeypatch):
+    monkeypatch.setattr("rtdebug.diagnose.facts.os.sysconf", lambda name: 65536 if name == "SC_PAGE_SIZE" else 0)
+    around = SimpleNamespace(episodes=(), neighbours=None)
+    assert read_diagnosis(Asked("web", None, None), around, 0).host.page_bytes == 65536

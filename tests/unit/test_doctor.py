@@ -21,7 +21,6 @@ from rtdebug.host.features import (
     blocking,
     host_unable,
     parse_lockdown,
-    unmet,
 )
 from rtdebug.render.doctor import doctor_fields, render_doctor
 from rtdebug.render.jsonl import encode_object
@@ -316,14 +315,6 @@ def test_the_tracepoints_are_those_that_trace_attaches_to():
     assert set(TRACEPOINTS) == {probe.tracepoint for probe in PROBES}
     functions = {probe.attempt.args for probe in features._OOM_PROBES.values()}
     assert functions == {(probe.kernel_function,) for probe in FUNCTION_PROBES}
-
-
-def test_unmet_gives_all_reasons_and_knows_its_names(host):
-    without("proc/pressure/memory")(host.root)
-    without("bin/runc")(host.root)
-    assert [check.name for check in unmet(["psi", "jit", "runc"], host)] == ["psi", "runc"]
-    with pytest.raises(KeyError):
-        unmet(["nosuch"], host)
 
 
 def check(name, state, required=False, detail="found", remedy="do this"):

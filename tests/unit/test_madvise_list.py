@@ -62,6 +62,11 @@ def test_a_process_without_memory_and_a_text_cut_short() -> None:
     assert len(parse_smaps_index(b"")) == 0
     with pytest.raises(MapsError):
         parse_smaps_index(b"1000-2000 rw-p 0 0:0 0\nRss:     ")
+    text = entry(0x400000, 512, 12) + entry(0x600000, 8, 4)
+    for cut in (text.replace("VmFlags:", "", 1), text.replace("\nVmFlags:", "\nRss: 1 kB\nVmFlags:", 1)):
+        index = parse_smaps_index(cut.encode())
+        with pytest.raises(MapsError):
+            [index.entry(number) for number in range(len(index))]
 
 
 def test_a_path_cannot_forge_an_entry() -> None:

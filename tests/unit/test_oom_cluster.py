@@ -52,6 +52,11 @@ def test_uneven_distances():
     assert find_clusters(episodes)[0].pattern == "repeated"
 
 
+def test_names_that_are_no_utf_8():
+    episodes = [kill("01T10:00:00", comm="a\udcff", host="node"), kill("01T11:00:00", comm="a\udcff", host="node")]
+    assert [(each.comm, each.kills) for each in find_clusters(episodes)] == [("a\udcff", 2)]
+
+
 def test_shown():
     clusters = find_clusters([kill("01T10:00:00"), kill("01T11:00:00")])
     table = clusters_table(clusters)

@@ -68,7 +68,13 @@ def test_one_kill_is_a_page_and_several_are_a_table(log):
     assert oom(log, "-o", "text").stdout.count("OOM kill at ") == 2
 
 
-@pytest.mark.parametrize("pack", [gzip.compress, bz2.compress, lzma.compress], ids=["gz", "bz2", "xz"])
+def utf_16(data):
+    return data.decode().encode("utf-16")
+
+
+@pytest.mark.parametrize(
+    "pack", [gzip.compress, bz2.compress, lzma.compress, utf_16], ids=["gz", "bz2", "xz", "PowerShell"]
+)
 def test_compressed_by_content_not_by_name(tmp_path, pack):
     path = tmp_path / "kern.log.1"
     path.write_bytes(pack((ONE + TWO).encode()))

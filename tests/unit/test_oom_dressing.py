@@ -56,7 +56,12 @@ MESSAGE = "memory: usage 8192kB, limit 8192kB, failcnt 23"
         ),
         pytest.param("Mar 11 10:16:36 fe80::1 kernel: ", "kernel", None, None, id="an address as host"),
         pytest.param("/var/log/kern.log:Mar 11 10:16:36 edge-7 kernel: ", "kernel", None, None, id="grep -r"),
+        pytest.param("Jun 25, 2021 @ 12:42:13.029 | kernel | [  271.641879] ", None, 271641879000, None, id="a table"),
+        pytest.param("Mar 11 10:16:36 ** kernel: ", "kernel", None, None, id="the host blotted out"),
+        pytest.param("kern:     err: [2026-07-25T14:23:17.527Z]: ", "kernel", None, None, id="Talos"),
         pytest.param("kern.log.1-70-[  271.641879] ", None, 271641879000, None, id="grep -n -A"),
+        pytest.param("- `[  271.641879] ", None, 271641879000, None, id="a list, as code"),
+        pytest.param("| Mar 11 10:16:36 edge-7 kernel: ", "kernel", None, None, id="a cell"),
         pytest.param("    Mar 11 10:16:36 edge-7 kernel: ", "kernel", None, None, id="indented"),
         pytest.param("\tkern  :warn  : [  271.641879] ", "kernel", 271641879000, None, id="indented, dmesg -x"),
         pytest.param("x.log:Mar 11 10:16:36 edge-7 sshd[7]: ", "sshd", None, None, id="another program, grep"),
@@ -70,6 +75,74 @@ def test_one_line(dressing, source, time_ns, caller):
     assert (line.source, line.time_ns, line.caller) == (source, time_ns, caller)
     assert line.dressed == bool(dressing)
     assert line.from_kernel == (source in (None, "kernel"))
+
+
+KILL = "Memory cgroup out of memory: Killed process 71023 (indexer) total-vm:8kB, oom_score_adj:7"
+
+
+@pytest.mark.parametrize(
+    "dressing",
+    [
+        "<3>1 2025-03-11T10:16:36.271641+01:00 edge-7 kernel - - - [  271.641879] ",
+        '<3>1 2025-03-11T10:16:36+01:00 edge-7 kernel - - [quality tz="1"] ',
+        "2025-03-11T10:16:36.271641123Z Mar 11 10:16:36 edge-7 kernel: [  271.641879] ",
+        "2025-03-11T10:16:36.271641123Z [  271.641879] ",
+        '2025-03-11T10:16:36Z {job="kmsg", node="edge-7"} [  271.641879] ',
+        "2025-03-11 10:16:36 UTC | edge-7 | kernel: ",
+        "03/11/2025 10:16:36 AM edge-7 kernel: ",
+        "2025 Mar 11 10:16:36 edge-7 kernel: ",
+        "03-11 10:16:36.271     0     0 E kernel  : ",
+        "    MESSAGE=",
+        "edge-7 login: [  271.641879] ",
+        "   712\t[  271.641879] ",
+        "[  271.641879 <    0.000012 >] edge-7 kernel: ",
+        "\ufeff[  271.641879] ",
+    ],
+)
+def test_a_kill_in_rarer_dressings(dressing):
+    line = strip_dressing(f"{dressing}{KILL}")
+    assert line.message == KILL
+    assert line.from_kernel
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [
+        {"message": KILL, "host": "edge-7"},
+        {"textPayload": f"[  271.641879] {KILL}"},
+        {"jsonPayload": {"MESSAGE": KILL, "SYSLOG_IDENTIFIER": "kernel"}},
+    ],
+)
+def test_what_collectors_make_of_a_kill(entry):
+    assert strip_dressing(json.dumps(entry)).message == KILL
+
+
+def test_a_journal_entry_over_many_lines():
+    entry = {"_TRANSPORT": "kernel", "MESSAGE": KILL, "PRIORITY": "3"}
+    assert messages(json.dumps(entry, indent="\t")) == [KILL]
+    assert messages(f"{{\n[1.000001] {KILL}") == ["{", KILL]
+    other = entry | {"_TRANSPORT": "syslog", "SYSLOG_IDENTIFIER": "agent"}
+    (line,) = undress(json.dumps(other, indent="\t").split("\n"))
+    assert not line.from_kernel
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        f"overlayfs: failed to resolve '{KILL}'",
+        f"[  271.641879] overlayfs: failed to resolve '12:00:00 {KILL}'",
+        f"Mar 11 10:16:36 edge-7 kernel: overlayfs: failed to resolve '12:00:00 {KILL}'",
+        f"Mar 11 10:16:36 edge-7 agent[7]: I saw {KILL}",
+    ],
+)
+def test_the_words_within_another_line_are_none_of_the_kernel(line):
+    found = strip_dressing(line)
+    assert not found.from_kernel or not found.message.startswith("Memory cgroup out")
+
+
+def test_colours_are_taken_off():
+    assert messages(f"\x1b[32m[  271.641879] \x1b[0m\x1b[33mMemory cgroup out of memory: \x1b[0m{KILL[29:]}") == [KILL]
+    assert messages(f"Mar 11 10:16:36 edge-7 kernel: \x1b[0;1;31m{KILL}\x1b[0m") == [KILL]
 
 
 @pytest.mark.parametrize(
@@ -108,6 +181,15 @@ def messages(text):
 
 def test_indented_lines_continue_the_record():
     assert messages("[1.000001] anon 5\n           file 7\n[1.000002] x") == ["anon 5\nfile 7", "x"]
+
+
+def test_a_line_that_was_broken_at_a_comma_or_escaped():
+    assert messages("[1.000001] a invoked oom-killer: order=0,    \n oom_score_adj=0") == [
+        "a invoked oom-killer: order=0,oom_score_adj=0"
+    ]
+    assert messages("[1.000001] oom-kill:constraint=X,\\\n    cpuset=/,\\\n    uid=0") == [
+        "oom-kill:constraint=X,cpuset=/,uid=0"
+    ]
 
 
 def test_terminal_wraps_are_undone_only_at_a_full_line():

@@ -261,6 +261,7 @@ def test_stack_of_something_else_is_no_oom():
     [
         " dump_header+0x43/0x1c0",
         " [<ffffffff81641d2e>] dump_header+0x8e/0x214",
+        "[<ffffffff815136fc>] ? dump_header+0x78/0x21a",
         "[c000000003d8b9c0] [c0000000003f2b90] dump_header+0x54/0x330",
         "([<00000000002ab1f2>] dump_header+0x92/0x1f0)",
         " dump_header from oom_kill_process+0x23c/0x248",
@@ -271,6 +272,78 @@ def test_the_stack_of_an_oom_names_its_trigger(frame):
     lines = ["CPU: 0 PID: 23 Comm: a Not tainted 6.1", "Call Trace:", frame, kill_line(29)]
     (record,) = read_oom_log(lines)
     assert (record.trigger.comm, record.trigger.tid) == ("a", 23)
+
+
+def test_old_statistics_wrapped_at_a_blank():
+    lines = [
+        "Memory cgroup stats for /pool/a: cache:17KB rss:71023KB",
+        "rss_huge:2048KB mapped_file:3KB inactive_anon:5KB",
+        "unevictable:0KB",
+        "elsewhere:7KB and so on",
+    ]
+    (record,) = read_oom_log(lines)
+    kib = {"cache": 17, "rss": 71023, "rss_huge": 2048, "mapped_file": 3, "inactive_anon": 5, "unevictable": 0}
+    assert record.memory_stat == {key: value * KIB for key, value in kib.items()}
+
+
+def test_paths_printed_as_records_of_their_own():
+    lines = ["Task in /pool/a", " killed as a result of limit of ", "/pool"]
+    lines += ["Memory cgroup stats for ", "/pool: rss:7KB"]
+    (record,) = read_oom_log([f"[   71.00000{number}] {line}" for number, line in enumerate(lines)])
+    assert (record.task_memcg, record.oom_memcg, record.memory_stat) == ("/pool/a", "/pool", {"rss": 7 * KIB})
+
+
+@pytest.mark.parametrize("dots", ["...", "…"])
+def test_a_path_shortened_in_the_middle_is_none(dots):
+    path = f"/system.slice/docker-71023{dots}.scope"
+    (record,) = read_oom_log([summary_line(23, path), kill_line(23)])
+    assert (record.constraint, record.oom_memcg, record.task_memcg, record.chosen.pid) == ("memcg", None, None, 23)
+    assert not record.complete
+
+
+def test_a_name_ends_where_the_figures_begin():
+    victim = parse_killed(7, " (a (b)) total-vm:8kB, anon-rss:3kB, and (something else) behind it")
+    assert (victim.comm, victim.total_vm_bytes, victim.anon_rss_bytes) == ("a (b)", 8 * KIB, 3 * KIB)
+    assert parse_killed(7, " (a" + "b" * 80 + ") total-vm:8kB").comm is None
+
+
+def test_blanks_at_the_end_are_no_part_of_a_line():
+    lines = [f"[   71.000001] {line}    " for line in (trigger_line("a"), "a cpuset=pool mems_allowed=0-1")]
+    (record,) = read_oom_log(lines)
+    assert (record.cpuset, record.mems_allowed) == ("pool", "0-1")
+
+
+def test_two_machines_in_one_log():
+    def of(host, pid):
+        lines = [trigger_line(host), summary_line(pid, f"/{host}"), kill_line(pid, host)]
+        return [f"Mar 11 10:16:36 {host} kernel: {line}" for line in lines]
+
+    interleaved = [line for pair in zip(of("north", 71), of("south", 73), strict=True) for line in pair]
+    systemd = "Mar 11 10:16:36 north systemd[1]: a.service: A process of this unit has been killed by the OOM killer."
+    records = read_oom_log([*interleaved, systemd])
+    assert [(r.machine, r.trigger.comm, r.oom_memcg, [v.pid for v in r.victims], r.unit) for r in records] == [
+        ("north", "north", "/north", [71], "a.service"),
+        ("south", "south", "/south", [73], None),
+    ]
+
+
+def test_a_clock_that_goes_back_is_of_another_machine():
+    lines = [f"[  {seconds}.000001] {line}" for seconds, line in ((531, trigger_line("a")), (517, kill_line(23)))]
+    first, second = read_oom_log(lines)
+    assert first.victims == ()
+    assert second.trigger is None
+
+
+def test_a_summary_after_its_kill():
+    (record,) = read_oom_log([kill_line(23), summary_line(23, "/a")])
+    assert (record.oom_memcg, record.chosen.pid, [victim.pid for victim in record.victims]) == ("/a", 23, [23])
+    assert record.victims[0].uid == record.chosen.uid
+
+
+@pytest.mark.parametrize(("usage_kib", "page_bytes"), [(71020, 4096), (71024, None), (65536, None)])
+def test_the_page_size_without_a_kill_line(usage_kib, page_bytes):
+    (record,) = read_oom_log([f"memory: usage {usage_kib}kB, limit 131072kB, failcnt 3"])
+    assert record.page_size_bytes == page_bytes
 
 
 def test_a_garbled_pid_is_no_pid():

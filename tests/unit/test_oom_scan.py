@@ -55,6 +55,12 @@ def test_a_table_longer_than_the_neighbourhood():
     assert record.victims[0].pid == 11_999
 
 
+def test_a_summary_line_alone_is_found():
+    summary = next(line for line in DUMP.splitlines() if "oom-kill:constraint" in line)
+    (record,) = scan_log([f"{summary}\n".encode()])
+    assert record.chosen.pid == 7001
+
+
 def test_a_line_without_end_takes_no_memory():
     data = b"x" * (4 * scan.BLOCK_BYTES)
     (record,) = scan_log([data] * 20 + [b"\n", DUMP.encode()])

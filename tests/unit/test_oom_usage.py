@@ -44,6 +44,13 @@ POD, WEB = "/pods/pod7", "/pods/pod7/web"
             id="v1: with the cgroups below, kernel memory from its own counter",
         ),
         pytest.param({"cache": 90, "rss": 14}, 104, None, UsageByKind(14, None, 90, None, None, 0), id="old v1"),
+        pytest.param(
+            {"cache": 90 * MIB, "rss": 14 * MIB, "inactive_file": 3 * MIB, "active_file": 2 * MIB, "unevictable": MIB},
+            104 * MIB,
+            None,
+            UsageByKind(14 * MIB, 84 * MIB, 6 * MIB, None, None, 0),
+            id="old v1: the cache is on no list of file pages",
+        ),
         pytest.param({"anon": 14, "slab": 2}, None, 3, UsageByKind(14, None, None, 3, None, None), id="usage unknown"),
         pytest.param({"anon": 14, "kernel": 3}, 16, 9, UsageByKind(14, None, None, 3, None, 0), id="batches"),
         pytest.param({"pgfault": 7}, 16, None, UsageByKind(), id="nothing known is not all other"),

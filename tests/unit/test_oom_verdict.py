@@ -122,6 +122,10 @@ def test_notes():
     assert "charged_elsewhere" in notes(memcg_dump(stat(anon=60), [Task(7, "a", 60_000)]))
 
 
+def local(lines):
+    return [line.partition(" total_")[0] if "cache:" in line else line for line in lines]
+
+
 def test_v1_cache_hides_tmpfs():
     inline = "cache:50000KB rss:9000KB shmem:48000KB total_cache:50000KB total_rss:9000KB total_shmem:48000KB"
     lines = memcg_dump({}, [PYTHON], cgroup="/cart")
@@ -135,8 +139,24 @@ def test_v1_cache_hides_tmpfs():
     without = [line.replace(" shmem:48000KB", "").replace(" total_shmem:48000KB", "") for line in lines]
     verdict = of(without)
     assert [note.kind for note in verdict.notes] == ["cache_may_be_tmpfs"]
+    for inactive, kind, notes in ((700, "shmem", ["tmpfs_is_cache"]), (50_000, "page_cache", [])):
+        lists = f"cache:50000KB inactive_file:{inactive}KB active_file:0KB "
+        verdict = of([line.replace("cache:50000KB ", lists, 1) for line in local(without)])
+        assert (verdict.kind, [note.kind for note in verdict.notes]) == (kind, notes)
 
 
 def test_a_comm_with_braces_is_no_placeholder():
     verdict = of(memcg_dump(stat(anon=60), [Task(7001, "{usage_bytes}", 15_000)]))
     assert "{usage_bytes} alone has" in fill(verdict.text, verdict.evidence)
+
+
+@pytest.mark.parametrize(("adj", "kind"), [(0, "many_processes"), (-997, "unknown")])
+def test_a_small_score_of_a_guaranteed_pod_says_nothing(adj, kind):
+    """-997 of 1000 leaves no score to the largest process either."""
+    lines = [
+        f"api invoked oom-killer: gfp_mask=0xd0, order=0, oom_score_adj={adj}",
+        "Task in /pool/a killed as a result of limit of /pool/a",
+        "Memory cgroup out of memory: Kill process 7001 (api) score 2 or sacrifice child",
+        "Killed process 7001 (api) total-vm:90000kB, anon-rss:61024kB, file-rss:311kB",
+    ]
+    assert of(lines).kind == kind

@@ -94,6 +94,14 @@ def test_a_kernel_that_does_not_tell_shmem_apart():
     assert parts_of(accounting)["page_cache_and_shmem"].bytes == 20 * MIB
 
 
+def test_a_kernel_whose_lists_give_shmem_away():
+    lists = {"total_active_file": 3 * MIB, "total_inactive_file": 4 * MIB}
+    accounting = account(with_memory(memory_state(1, 90 * MIB, total_rss=60 * MIB, total_cache=20 * MIB, **lists)))
+    check_sums(accounting)
+    parts = parts_of(accounting)
+    assert (parts["shmem"].bytes, parts["page_cache"].bytes) == (13 * MIB, 7 * MIB)
+
+
 def test_without_a_cgroup_the_processes_are_still_there():
     accounting = account(snapshot(cgroups=()))
     assert accounting.cgroup_bytes is None and accounting.difference_bytes is None

@@ -84,6 +84,15 @@ def test_nine_digits_are_left_to_the_other_way():
     assert SmapsReader(seen_bytes=1 << 30).parse(text)[0].use.rss_bytes == (100_000_000 + KEYS.index("Rss")) * KIB
 
 
+def test_no_figure_is_lost_where_the_first_mapping_is_of_another_form():
+    text = text_of(block(ANON, 100_000_000), block(LIBRARY))
+    assert groups_by_columns(text) is None
+    old = "".join(line for line in block(ANON).splitlines(True) if not line.startswith(("THPeligible", "VmFlags")))
+    assert groups_by_columns((old * 2).encode()) is None, "before VmFlags (Linux 3.8) a figure stands last"
+    (group,) = SmapsReader(seen_bytes=1 << 30).parse((old * 2).encode())
+    assert group.use.locked_bytes == 2 * (4 + KEYS.index("Locked")) * KIB
+
+
 def test_a_file_named_like_a_key_cannot_mislead():
     groups = same(text_of(block(ANON), block(HOSTILE), block(LIBRARY)))
     (found,) = [group for group in groups if group.kind is MappingKind.MEMFD]
@@ -115,6 +124,22 @@ def test_names_of_any_bytes():
 def test_a_line_that_some_kernels_add():
     (group,) = same(text_of(block(ANON, keys_after="ProtectionKey:         0")))
     assert group.vm_flags == "rd wr mr mw me ac"
+
+
+def test_the_line_that_was_a_blank_short():
+    """Linux 5.4 (Ubuntu 20.04) and some after it; there THPeligible has tabs."""
+    text = text_of(block(ANON, 3), block(LIBRARY), block(OTHER_ANON, 5), block(HOSTILE, eligible=1))
+    text = text.replace(b"FilePmdMapped: ", b"FilePmdMapped:").replace(b"THPeligible:    ", b"THPeligible:\t\t")
+    anon, *_, hostile = same(text)
+    assert anon.use.swap_bytes == (3 + 5 + 2 * KEYS.index("Swap")) * KIB
+    assert anon.use.filepmdmapped_bytes == (3 + 5 + 2 * KEYS.index("FilePmdMapped")) * KIB
+    assert (anon.thp_eligible, hostile.thp_eligible) == (False, True)
+
+
+def test_protection_keys_part_no_groups():
+    keys = [f"ProtectionKey:  {key:>8}" for key in (0, 1)]
+    (group,) = same(text_of(block(ANON, keys_after=keys[0]), block(OTHER_ANON, keys_after=keys[1])))
+    assert group.count == 2
 
 
 def test_older_kernels_know_less():
