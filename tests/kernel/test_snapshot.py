@@ -274,8 +274,11 @@ def test_it_is_thawed_whenever_it_is_killed(holder):
         pid = in_session_of_its_own(again_and_again)
         wait_for(freezer.is_asked, "the first freezing")
         time.sleep(attempt * 0.007)
-        kill_group(pid)
+        # stopped first: on one processor the watchdog has thawed it before anybody could look after the kill
+        os.killpg(pid, signal.SIGSTOP)
+        os.waitpid(pid, os.WUNTRACED)
         met_frozen += freezer.is_asked()
+        kill_group(pid)
         wait_for(is_thawed(freezer), "the watchdog to thaw it", timeout_s=3)
     assert met_frozen  # else this has shown nothing
 
