@@ -2,9 +2,9 @@
 
 A page that is in memory already is mapped for a moment; pagemap tells its frame, and kpagecgroup the cgroup that was
 charged when it was first touched. No page is brought in, none is written, and the file's access time stays.
-Needs CAP_SYS_ADMIN, and Linux 5.14 for MADV_POPULATE_READ (which fails where a plain read would be a SIGBUS).
+Needs CAP_SYS_ADMIN.
 
-Sources: Documentation/admin-guide/mm/pagemap.rst, mincore(2), madvise(2), lseek(2) SEEK_DATA.
+Sources: Documentation/admin-guide/mm/pagemap.rst, mincore(2), mmap(2) MAP_POPULATE, lseek(2) SEEK_DATA.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-_MADV_POPULATE_READ = 22
+_MAP_FIXED = 0x10
 _FRAME = (1 << 55) - 1
 _PRESENT = 1 << 63
 _MAP_FAILED = ctypes.c_void_p(-1).value
@@ -75,18 +75,24 @@ def _mapped(fd: int, offset: int) -> Iterator[int]:
     """One page of a file, mapped and in our page table. Raises OSError if it is not in memory."""
     libc = ctypes.CDLL(None, use_errno=True)
     libc.mmap.restype = ctypes.c_void_p
-    address = libc.mmap(
-        None, ctypes.c_size_t(mmap.PAGESIZE), mmap.PROT_READ, mmap.MAP_SHARED, fd, ctypes.c_int64(offset)
-    )
-    if address in (None, _MAP_FAILED):
-        raise OSError(ctypes.get_errno(), "mmap")
-    start, length = ctypes.c_void_p(address), ctypes.c_size_t(mmap.PAGESIZE)
+    length = ctypes.c_size_t(mmap.PAGESIZE)
+
+    def map_at(address: int | None, flags: int) -> int:
+        found: int | None = libc.mmap(
+            ctypes.c_void_p(address), length, mmap.PROT_READ, mmap.MAP_SHARED | flags, fd, ctypes.c_int64(offset)
+        )
+        if found is None or found == _MAP_FAILED:
+            raise OSError(ctypes.get_errno(), "mmap")
+        return found
+
+    address = map_at(None, 0)
+    start = ctypes.c_void_p(address)
     try:
         resident = ctypes.create_string_buffer(1)
         if libc.mincore(start, length, resident) != 0 or not resident.raw[0] & 1:
             raise OSError("not in memory")
-        if libc.madvise(start, length, _MADV_POPULATE_READ) != 0:
-            raise OSError(ctypes.get_errno(), "madvise")
+        # into our page table without a touch, which would be a SIGBUS if the file was cut meanwhile
+        map_at(address, _MAP_FIXED | mmap.MAP_POPULATE)
         yield address
     finally:
         libc.munmap(start, length)
