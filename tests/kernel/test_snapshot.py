@@ -36,6 +36,8 @@ pytestmark = pytest.mark.kernel
 ANON_MIB, FILE_MIB = 41, 19
 HELD_MIB = {"anon": ANON_MIB + 17, "shmem": 7 + 5 + 3 + 11 + 13 + 2, "page_cache": FILE_MIB}
 """What tests/workloads/holder.c holds."""
+UNCOUNTED_BYTES = 32 * mmap.PAGESIZE * (os.cpu_count() or 1)
+"""memory.stat of older kernels adds up in batches of so many pages for each CPU (MEMCG_CHARGE_BATCH)."""
 RED_NAME = "rtdebug \x1b[31mred\nname"
 
 
@@ -89,7 +91,7 @@ def test_the_parts_add_up_to_what_the_cgroup_counts(holder):
     assert accounting.difference_bytes == accounting.cgroup_bytes - total
     parts = {part.kind: part for part in accounting.parts}
     for kind, expected in HELD_MIB.items():
-        assert expected <= parts[kind].bytes / MIB <= expected + 2, kind
+        assert expected * MIB - UNCOUNTED_BYTES <= parts[kind].bytes <= (expected + 2) * MIB, kind
     unmapped = {inner.kind: inner for inner in parts["shmem"].parts}["unmapped_shmem"]
     assert {inner.kind: round(inner.bytes / MIB) for inner in unmapped.parts if round(inner.bytes / MIB)} == {
         "posix_objects": 5, "deleted_objects": 3,

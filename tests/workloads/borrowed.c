@@ -61,7 +61,7 @@ static void *work(void *seed)
 
 int main(int argc, char **argv)
 {
-	unsigned long count, length;
+	unsigned long count, length, page = (unsigned long)sysconf(_SC_PAGESIZE);
 	pthread_t threads[64];
 	char *memory, byte;
 
@@ -73,9 +73,13 @@ int main(int argc, char **argv)
 		usage("at most 64 threads");
 	if (sigaction(SIGRTMIN, &(struct sigaction){.sa_handler = handle, .sa_flags = SA_RESTART}, NULL))
 		die("sigaction");
-	memory = mmap(NULL, length, PROT_READ | PROT_WRITE, MAP_ANONYMOUS | MAP_PRIVATE, -1, 0);
+	/* between pages without access: else, before Linux 6.7, it is one mapping with the stack of the first thread */
+	memory = mmap(NULL, length + 2 * page, PROT_NONE, MAP_ANONYMOUS | MAP_PRIVATE, -1, 0);
 	if (memory == MAP_FAILED)
 		die("mmap");
+	memory += page;
+	if (mprotect(memory, length, PROT_READ | PROT_WRITE))
+		die("mprotect");
 	/* small pages also where transparent_hugepage/enabled is `always`: what makes huge ones of them shows */
 	if (prctl(PR_SET_THP_DISABLE, 1, 0, 0, 0))
 		die("prctl");
