@@ -21,6 +21,9 @@ MAX_VERSIONS = 8
 MAX_EXITED = 2048
 """Exited processes that are remembered: more than exit between two looks at what was added up for them."""
 
+MAX_EXITED_AT_ONCE = 16_384
+"""As many of which not all calls may have been decoded: several times what the kernel's ring can tell at a time."""
+
 
 @dataclass(frozen=True, slots=True)
 class Process:
@@ -155,9 +158,19 @@ class ProcessTable:
         del versions[:-MAX_VERSIONS]
 
     def exited(self, pid: int, exit_ns: int) -> None:
-        """Let go of a process that has exited; not at once, for calls of it may still lie in a ring."""
+        """Note that a process has exited; it is not forgotten at once, for calls of it may still lie in a ring."""
         self._exited.append((pid, exit_ns))
-        if len(self._exited) > MAX_EXITED:
+        if len(self._exited) > MAX_EXITED_AT_ONCE:
+            self.forget_exited(1)
+
+    @property
+    def exited_count(self) -> int:
+        """How many that have exited are remembered."""
+        return len(self._exited)
+
+    def forget_exited(self, most: int) -> None:
+        """Let go of the `most` oldest of those that have exited, for all their calls are decoded; not of MAX_EXITED."""
+        for _ in range(min(most, len(self._exited) - MAX_EXITED)):
             oldest, exit_ns = self._exited.popleft()
             versions = self._versions.get(oldest)
             if versions and versions[-1].since_ns <= exit_ns:  # else the pid has a new owner

@@ -287,7 +287,9 @@ class Session:
 
         With a recorder the calls go to it alone (they may be millions) and into `summary_calls`.
         """
-        waiting = min(self._calls_ring.waiting(), _CALLS_AT_ONCE if self.recorder is None else 1 << 30)
+        exited = self.decoder.processes.exited_count
+        all_waiting = self._calls_ring.waiting()
+        waiting = min(all_waiting, _CALLS_AT_ONCE if self.recorder is None else 1 << 30)
         events_waiting = self._events_ring.waiting()
         lines: list[EventLine] = []
         # who is who first, up to now at least: a process is known before what it did is decoded
@@ -316,6 +318,8 @@ class Session:
             lines.sort(key=_time_of)
         else:
             self._calls_ring.drain_into(self._record_calls, waiting)
+        if waiting == all_waiting:  # so all that these had done before they exited
+            self.decoder.processes.forget_exited(exited)
         return lines
 
     def calls_waiting_share(self) -> float:

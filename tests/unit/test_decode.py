@@ -19,7 +19,7 @@ from rtdebug.tracing.entries import (
 )
 from rtdebug.tracing.fields import Host, is_error, signed
 from rtdebug.tracing.line import EventLine
-from rtdebug.tracing.processes import MAX_EXITED, MAX_VERSIONS, Place, Process, cmdline_of
+from rtdebug.tracing.processes import MAX_EXITED, MAX_EXITED_AT_ONCE, MAX_VERSIONS, Place, Process, cmdline_of
 from tests.unit.records import BOX, OFFSET_NS, SCHEMA, call, counted, event
 
 PAGE = 4096
@@ -429,18 +429,31 @@ def test_versions_and_the_dead_are_bounded(decoder: Decoder) -> None:
         list(decoder.events(event("process_comm", time_ns=time_ns)))
     assert len(decoder.processes.versions(4177)) == MAX_VERSIONS
     list(decoder.events(event("process_exit", time_ns=200)))
-    for pid in range(10_000, 10_000 + MAX_EXITED):
-        decoder.processes.add(Process(pid))
-        list(decoder.events(event("process_exit", pid=pid, time_ns=300)))
+    bury(decoder, MAX_EXITED)
+    assert decoder.processes.versions(4177), "a call of it may still lie in a ring"
+    decoder.processes.forget_exited(decoder.processes.exited_count)
     assert decoder.processes.versions(4177) == ()
     assert len(decoder.processes.versions(10_000)) == 1
+
+
+def test_the_dead_are_bounded_also_while_their_calls_are_not_decoded(decoder: Decoder) -> None:
+    bury(decoder, MAX_EXITED_AT_ONCE + 1)
+    assert decoder.processes.versions(10_000) == ()
+    assert len(decoder.processes.versions(10_001)) == 1
+
+
+def bury(decoder: Decoder, count: int) -> None:
+    for pid in range(10_000, 10_000 + count):
+        decoder.processes.add(Process(pid))
+        list(decoder.events(event("process_exit", pid=pid, time_ns=300)))
 
 
 def test_a_late_burial_spares_the_new_owner_of_the_pid(decoder: Decoder) -> None:
     list(decoder.events(event("process_exit", time_ns=200)))
     list(decoder.events(event("process_fork", time_ns=300)))
-    for pid in range(10_000, 10_001 + MAX_EXITED):
-        list(decoder.events(event("process_exit", pid=pid, time_ns=400)))
+    bury(decoder, MAX_EXITED + 1)
+    decoder.processes.forget_exited(decoder.processes.exited_count)
+    assert decoder.processes.exited_count == MAX_EXITED
     assert decoder.processes.versions(4177)
 
 
