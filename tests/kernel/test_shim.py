@@ -60,7 +60,10 @@ class KernelBtf:
         return self._types[self.structs[name]][2]
 
     def offset_bytes(self, number: int, path: list[str]) -> int | None:
-        """Return where a member is, also within unnamed ones; None: there is none, or it is a bit field."""
+        """Return where a member is, also within unnamed ones; None: there is none, or it is a bit field.
+
+        A name with `[0]` is that of an array, as in C: a member may be one on some kernels only.
+        """
         number = self._plain(number)
         while self._types[number][0] == _ARRAY:
             number = self._plain(struct.unpack_from("=I", self._types[number][3])[0])
@@ -70,8 +73,12 @@ class KernelBtf:
         for name, kind_of, offset in struct.iter_unpack("=III", members):
             bits = offset & 0xFFFFFF if info >> 31 else offset
             is_bits = (info >> 31 and offset >> 24) or bits % 8
-            rest = path if not name else path[1:] if self._name(name) == path[0] else None
+            called = path[0].removesuffix("[0]")
+            rest = path if not name else path[1:] if self._name(name) == called else None
             if rest is None or is_bits:
+                continue
+            is_array = self._types[self._plain(kind_of)][0] == _ARRAY
+            if name and is_array != path[0].endswith("[0]") and (rest or not is_array):
                 continue
             inner = 0 if not rest else self.offset_bytes(kind_of, rest)
             if inner is not None:
@@ -130,7 +137,7 @@ def test_the_layouts_that_llvm_uses_are_the_kernels() -> None:
     expected = {(name, ""): btf.size_bytes(name) for name in structs}
     for name in structs:
         for field in sorted(fields):
-            offset = btf.offset_bytes(btf.structs[name], field.replace("[0]", "").split("."))
+            offset = btf.offset_bytes(btf.structs[name], field.split("."))
             if offset is not None:
                 expected[name, field] = offset
     for known in [("task_struct", "cgroups"), ("mm_struct", "brk"), ("mem_cgroup", "memory.usage.counter")]:
