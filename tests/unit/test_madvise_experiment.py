@@ -149,7 +149,7 @@ def test_timed_counts_faults_and_processor_time() -> None:
         syscalls.madvise(area.address, area.size_bytes, 15)  # NOHUGEPAGE
         words = area.words()
         step = meter.timed(lambda: populate(words, PAGE, write=True))
-    assert step.minor_faults == SIZE // PAGE
+    assert 0 <= step.minor_faults - SIZE // PAGE <= 8, "Python may touch a page of its own beside them"
     assert 0 < step.cpu_ns <= step.time_ns * 1.5
 
 
