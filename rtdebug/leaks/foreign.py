@@ -31,7 +31,7 @@ def read_foreign(path: Path, hints: Hints) -> list[Series]:
     """Read one file. Raises UsageProblem when it is of no known form or something must be said, RtdebugError when it
     cannot be read.
     """
-    from rtdebug.leaks import csv, docker_stats, prometheus, records
+    from rtdebug.leaks import csv, prometheus, records, tool_logs
 
     try:
         if path.stat().st_size > _LARGEST:
@@ -42,8 +42,8 @@ def read_foreign(path: Path, hints: Hints) -> list[Series]:
     head = text[:_HEAD]
     if not head.strip():
         raise UsageProblem(f"{path} is empty", "give a CSV, a log of `docker stats` or a range export of Prometheus")
-    if docker_stats.is_table(head) or docker_stats.is_json_lines(head):
-        return docker_stats.parse(text, path.name, hints)
+    if tool_logs.is_table(head) or tool_logs.is_json_lines(head):
+        return tool_logs.parse(text, path.name, hints)
     if re.match(r"\s*(?:\{|\[\s*[\[{\]])", head):
         try:
             found = records.documents(text)

@@ -65,11 +65,11 @@ def parse(text: str, name: str, hints: Hints) -> list[Series]:
         follow = _stamps_follow(lines)
         samples = list(_table_samples(lines[::-1] if follow else lines))[:: -1 if follow else 1]
     if not samples:
-        raise UsageProblem(f"{name}: no line of `docker stats` that is whole", "log it with --no-stream in a loop")
+        raise UsageProblem(f"{name}: no whole line tells memory", "log rounds in a loop: docker stats --no-stream")
     timed = [sample for sample in samples if sample.time is not None]
     if not timed and hints.interval_s is None:
         raise UsageProblem(
-            f"{name}: `docker stats` prints no times", "say how far its rounds are apart: --interval 10s"
+            f"{name}: its lines have no times", "say how far its rounds are apart: --interval 10s"
         )
     left_out = len(samples) - len(timed or samples)
     return [
