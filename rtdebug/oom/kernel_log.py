@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import ClassVar
 
 from rtdebug.oom.draft import OomDraft
-from rtdebug.oom.dressing import ELLIPSES, LogLine, undress
+from rtdebug.oom.dressing import ELLIPSES, LogLine
 from rtdebug.oom.lines import (
     CONSTRAINTS,
     PATTERNS,
@@ -31,6 +31,7 @@ from rtdebug.oom.lines import (
     parse_trigger,
 )
 from rtdebug.oom.record import HostMemory, OomRecord, Selected, Trigger, Victim
+from rtdebug.oom.undress import undress
 
 _LINGER_NS = 2_000_000_000
 _STALE_NS = 30_000_000_000

@@ -12,9 +12,9 @@ from itertools import groupby
 from operator import itemgetter
 
 from rtdebug.errors import RtdebugError
-from rtdebug.oom.dressing import undress
 from rtdebug.oom.kernel_log import OomLogReader
 from rtdebug.oom.record import OomRecord
+from rtdebug.oom.undress import undress
 from rtdebug.oom.when import line_clock_ns
 
 ANCHORS = (

@@ -7,7 +7,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from rtdebug.containers.cgroup_path import parse_cgroup_path
-from rtdebug.oom.dressing import LogLine, undress
+from rtdebug.oom.dressing import LogLine
+from rtdebug.oom.undress import undress
 
 KILLERS = (b"systemd-oomd", b"OOMController", b"earlyoom")
 """Their lines have one of these words."""

@@ -4,7 +4,8 @@ import json
 
 import pytest
 
-from rtdebug.oom.dressing import strip_dressing, undress
+from rtdebug.oom.dressing import strip_dressing
+from rtdebug.oom.undress import undress
 
 MESSAGE = "memory: usage 8192kB, limit 8192kB, failcnt 23"
 
