@@ -13,7 +13,7 @@ import pytest
 
 from tests.kernel.runtime_fixtures import Runc, call, make_rootfs
 from tests.kernel.tracing import PAGE, Script, Trace, Traced, run_traced, script_traced, target, wait_until
-from tests.kernel.workload import MIB, Workload, build, memory_cgroup
+from tests.kernel.workload import MIB, Workload, build, memory_cgroup, plain_cgroup
 
 pytestmark = pytest.mark.kernel
 
@@ -299,8 +299,8 @@ say(done=True)
 def test_cgroups_made_within_after_the_start(cgroup: Path) -> None:
     with (
         Trace(target(cgroup), "--event", "madvise") as trace,
-        memory_cgroup(64 * MIB, parent=cgroup) as nested,
-        memory_cgroup(32 * MIB, parent=nested) as deeper,
+        plain_cgroup(cgroup) as nested,
+        plain_cgroup(nested) as deeper,
     ):
         with Workload("madvise", 7, "MADV_DONTDUMP", cgroup=nested) as one:
             one.go()
@@ -314,7 +314,7 @@ def test_cgroups_made_within_after_the_start(cgroup: Path) -> None:
 
 def test_cgroups_made_within_before_the_start(cgroup: Path) -> None:
     with (
-        memory_cgroup(64 * MIB, parent=cgroup) as nested,
+        plain_cgroup(cgroup) as nested,
         Workload("madvise", 7, "MADV_DONTDUMP", cgroup=nested) as workload,
         Trace(target(cgroup)) as trace,
     ):
@@ -324,7 +324,7 @@ def test_cgroups_made_within_before_the_start(cgroup: Path) -> None:
 
 
 def test_a_trace_of_a_nested_cgroup_does_not_see_its_parent(cgroup: Path) -> None:
-    with memory_cgroup(64 * MIB, parent=cgroup) as nested:
+    with plain_cgroup(cgroup) as nested:
         traced, pid, _ = run_both(nested, cgroup, target(nested))
     assert traced.count("madvise") == traced.count("madvise", pid=pid) == 7
 
@@ -332,7 +332,7 @@ def test_a_trace_of_a_nested_cgroup_does_not_see_its_parent(cgroup: Path) -> Non
 def test_a_move_into_a_nested_cgroup_goes_on(cgroup: Path) -> None:
     text = ADVISE + "advise(7)\nsay(done=True)\nwait()\nadvise(11)\nsay(done=True)\n"
     with (
-        memory_cgroup(64 * MIB, parent=cgroup) as nested,
+        plain_cgroup(cgroup) as nested,
         Script(text, cgroup=cgroup) as script,
         Trace(target(cgroup), "--event", "madvise", "--every-call") as trace,
     ):

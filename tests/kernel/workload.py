@@ -158,14 +158,26 @@ def kill_count(cgroup: Path) -> int:
 
 
 @contextmanager
-def memory_cgroup(limit_bytes: int, parent: Path | None = None) -> Iterator[Path]:
-    """Make a cgroup with a memory limit and next to no swap; what still runs in it at the end is killed."""
-    mount, v2 = memory_mount()
-    cgroup = (parent or mount) / f"rtdebug-test-{os.getpid()}-{next(_numbers)}"
-    if parent is not None and v2:
-        (parent / "cgroup.subtree_control").write_text("+memory")
+def plain_cgroup(parent: Path | None = None) -> Iterator[Path]:
+    """Make a cgroup without a limit; what still runs in it at the end is killed.
+
+    On v2 only the children of such a one may have processes beside its own: cgroup-v2.rst, "No Internal Process".
+    """
+    cgroup = (parent or memory_mount()[0]) / f"rtdebug-test-{os.getpid()}-{next(_numbers)}"
     cgroup.mkdir()
     try:
+        yield cgroup
+    finally:
+        _remove(cgroup)
+
+
+@contextmanager
+def memory_cgroup(limit_bytes: int, parent: Path | None = None) -> Iterator[Path]:
+    """Make a cgroup with a memory limit and next to no swap; what still runs in it at the end is killed."""
+    _, v2 = memory_mount()
+    if parent is not None and v2:
+        (parent / "cgroup.subtree_control").write_text("+memory")
+    with plain_cgroup(parent) as cgroup:
         (cgroup / ("memory.max" if v2 else "memory.limit_in_bytes")).write_text(str(limit_bytes))
         # v1 charges memory+swap first: with equal limits that one is hit, and memory.failcnt stays 0
         swap_file, swap_bytes = (
@@ -174,8 +186,6 @@ def memory_cgroup(limit_bytes: int, parent: Path | None = None) -> Iterator[Path
         if (cgroup / swap_file).exists():
             (cgroup / swap_file).write_text(str(swap_bytes))
         yield cgroup
-    finally:
-        _remove(cgroup)
 
 
 def _remove(cgroup: Path, patience_s: float = 5) -> None:
