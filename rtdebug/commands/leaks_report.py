@@ -52,7 +52,7 @@ def command(
     from rtdebug.leaks.clusters import clusters
     from rtdebug.leaks.extras import require_extras
     from rtdebug.leaks.findings import findings
-    from rtdebug.leaks.foreign import Hints
+    from rtdebug.leaks.foreign.hints import Hints
     from rtdebug.leaks.rules import DEFAULT
     from rtdebug.leaks.workers import workers as start_workers
     from rtdebug.render.escape import escape

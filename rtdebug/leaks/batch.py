@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 from rtdebug.errors import UsageProblem
 from rtdebug.leaks.buckets import Buckets, level_for
-from rtdebug.leaks.foreign import Hints, read_foreign
+from rtdebug.leaks.foreign.hints import Hints
+from rtdebug.leaks.foreign.reader import read_foreign
 from rtdebug.leaks.grid import split
 from rtdebug.leaks.parts import Beside, Key, Part, Presence, join_parts, read_part, read_presence
 from rtdebug.leaks.rules import DEFAULT, Rules

@@ -2,7 +2,8 @@
 
 import pytest
 
-from rtdebug.leaks.foreign import Hints, read_foreign
+from rtdebug.leaks.foreign.hints import Hints
+from rtdebug.leaks.foreign.reader import read_foreign
 from rtdebug.leaks.verdict import LEAK, NO_LEAK, SUSPECT, TOO_SHORT, judge_series
 
 MIB = 1 << 20

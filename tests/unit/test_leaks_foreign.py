@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from rtdebug.errors import RtdebugError, UsageProblem
-from rtdebug.leaks.foreign import Hints, read_foreign
+from rtdebug.leaks.foreign.hints import Hints
+from rtdebug.leaks.foreign.reader import read_foreign
 from rtdebug.leaks.verdict import judge_series
 
 MIB = 1 << 20

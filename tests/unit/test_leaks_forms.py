@@ -8,9 +8,11 @@ import numpy as np
 import pytest
 
 from rtdebug.errors import RtdebugError, UsageProblem
-from rtdebug.leaks.csv import host_memory
-from rtdebug.leaks.foreign import Hints, kind_in_name, names_limit, names_memory, read_foreign
-from rtdebug.leaks.quantities import factor_of
+from rtdebug.leaks.foreign.hints import Hints
+from rtdebug.leaks.foreign.limits import host_memory
+from rtdebug.leaks.foreign.names import kind_in_name, names_limit, names_memory
+from rtdebug.leaks.foreign.quantities import factor_of
+from rtdebug.leaks.foreign.reader import read_foreign
 from rtdebug.leaks.verdict import judge_series
 
 MIB = 1 << 20

@@ -54,6 +54,7 @@ def parse_values(text: pd.Series[str]) -> tuple[Floats, pd.Series[str]]:
 
 NO_DATES = "times without a date (or a year): only how far they are apart is known"
 RELATIVE = "times count from a beginning that the file does not say: only how far they are apart is known"
+NO_TIMES = "no times in the file: dates mean nothing, only --interval counts"
 BEGIN_NS = 1_000_000_000 * NS_PER_S
 """2001-09-09: where series without dates begin. Only differences matter."""
 _SERIAL_1970 = 25_569

@@ -7,9 +7,9 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from rtdebug.errors import UsageProblem
-from rtdebug.leaks.csv import OWNERS
-from rtdebug.leaks.foreign import Hints, kind_in_name, names_memory
-from rtdebug.leaks.quantities import PERCENT, factor_of, unit_in_name
+from rtdebug.leaks.foreign.hints import Hints
+from rtdebug.leaks.foreign.names import OWNERS, kind_in_name, names_memory
+from rtdebug.leaks.foreign.quantities import PERCENT, factor_of, unit_in_name
 from rtdebug.leaks.series import NS_PER_S, Labels, Series, clean
 
 if TYPE_CHECKING:

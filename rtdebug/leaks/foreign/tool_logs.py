@@ -9,11 +9,11 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from rtdebug.errors import UsageProblem
-from rtdebug.leaks.csv import NO_TIMES, host_memory
-from rtdebug.leaks.foreign import Hints
-from rtdebug.leaks.quantities import BEGIN_NS, parse_times
-from rtdebug.leaks.records import flattened
-from rtdebug.leaks.rows import Row, columned, rows_of, usage_in
+from rtdebug.leaks.foreign.hints import Hints
+from rtdebug.leaks.foreign.limits import host_memory
+from rtdebug.leaks.foreign.quantities import BEGIN_NS, NO_TIMES, parse_times
+from rtdebug.leaks.foreign.records import flattened
+from rtdebug.leaks.foreign.rows import Row, columned, rows_of, usage_in
 from rtdebug.leaks.series import NS_PER_S, Labels, Series, clean
 
 _HEADER = re.compile(

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from rtdebug.leaks.quantities import factor_of
+from rtdebug.leaks.foreign.quantities import factor_of
 
 _SIZE = r"([\d.]+) ?((?:[kKMGTP]i?)?B)"
 _USAGE = re.compile(rf"(?<![\w.]){_SIZE} ?/ ?{_SIZE}\b")
