@@ -31,6 +31,7 @@ LABELS = {
     "sysv_objects": "SysV segments",
     "anonymous_objects": "shared anonymous memory",
     "other_shmem": "other: swapped in part, or not found",
+    "late_shmem": "not yet in the cgroup's figures, which the CPUs bring up to date now and then",
     "foreign_shmem": "mapped by processes here, but charged to other cgroups",
     "page_cache": "page cache",
     "mapped_page_cache": "files mapped by live processes",

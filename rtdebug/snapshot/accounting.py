@@ -191,7 +191,7 @@ def _unmapped_objects(shared: SharedMemory | None, total: int, slack_bytes: int)
     if not found or sum(found.values()) > total + slack_bytes:
         return ()
     parts = [Part(f"{kind}_objects", size) for kind, size in found.items()]
-    return _with_rest(parts, total, "other_shmem")
+    return _with_rest(parts, total, "other_shmem" if sum(found.values()) <= total else "late_shmem")
 
 
 def _split(total: int, in_processes: int, kind: str) -> tuple[Part, ...]:

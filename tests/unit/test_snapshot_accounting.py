@@ -54,6 +54,15 @@ def test_shared_memory_that_nobody_maps_is_named():
     assert objects == [("posix_objects", 5), ("other_shmem", 2)]
 
 
+def test_objects_of_which_the_kernel_has_not_counted_all_pages_yet():
+    base = snapshot()
+    late = snapshot(shared=replace(base.shared, shm=(shm_object(allocated=7 * MIB + 8192),)))
+    accounting = account(late)
+    check_sums(accounting)
+    objects = [(part.kind, part.bytes) for part in parts_of(accounting)["shmem"].parts[1].parts]
+    assert objects == [("posix_objects", 7 * MIB + 8192), ("late_shmem", -8192)]
+
+
 def test_objects_that_others_pay_for_are_not_counted():
     base = snapshot()
     large = snapshot(shared=replace(base.shared, shm=(shm_object(allocated=50 * MIB),)))
