@@ -61,10 +61,11 @@ def guest_command(options: argparse.Namespace) -> list[str]:
     return [".venv/bin/python", "-m", "pytest", "-p", "no:cacheprovider", *paths, *options.pytest]
 
 
-def guest_environment() -> dict[str, str]:
+def guest_environment(kvm: bool) -> dict[str, str]:
     """What the guest's tests are told."""
     passed_on = {name: os.environ[name] for name in _PASSED_ON if name in os.environ}
-    return passed_on | {
+    emulated = {} if kvm else {"RTDEBUG_EMULATED": "1"}
+    return passed_on | emulated | {
         "HOME": "/root",
         "PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
         "RTDEBUG_KERNEL_TESTS": "1",
@@ -81,7 +82,7 @@ def test_kernel(kernel: Kernel, options: argparse.Namespace, folder: Path) -> En
     print(f"lab: {kernel.name} ({unpacked.release}), cgroup {options.cgroup}", flush=True)
     began = time.monotonic()
     machine = Machine(unpacked, initramfs, CHECKOUT, options.cgroup, options.kvm, timeout_s=options.timeout)
-    end = run(machine, guest_command(options), guest_environment())
+    end = run(machine, guest_command(options), guest_environment(options.kvm))
     print(f"lab: {kernel.name} ended with status {end.status} after {time.monotonic() - began:.0f} s", flush=True)
     return end
 

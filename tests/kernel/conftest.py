@@ -28,6 +28,8 @@ LOCK = Path("/run/lock/rtdebug-kernel-tests")
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
     """Without root: fail where kernel tests are asked for (scripts/test, CI), else skip."""
+    if os.environ.get("RTDEBUG_EMULATED") and item.get_closest_marker("full_speed"):
+        pytest.skip("takes an hour on an emulated processor")
     if os.geteuid() == 0 or item.get_closest_marker("kernel") is None:
         return
     if os.environ.get("RTDEBUG_KERNEL_TESTS") == "1" or os.environ.get("CI"):

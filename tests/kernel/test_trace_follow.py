@@ -209,6 +209,7 @@ def test_resident_memory_and_descriptors_in_a_storm(cgroup, mode, tmp_path) -> N
     assert at_end <= LARGEST_KIB + (MIB // 1024 if "every" in mode else 0)
 
 
+@pytest.mark.full_speed
 def test_memory_does_not_grow_with_processes_that_have_gone(cgroup) -> None:
     """200,000 of them: the first 100,000 fill the rings and all that is ever kept."""
     with Trace(f"cgroup:{cgroup}", "-o", "json", stdout=subprocess.DEVNULL) as trace:

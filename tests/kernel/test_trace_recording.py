@@ -285,6 +285,7 @@ def test_a_file_size_limit_is_a_full_disk(cgroup, tmp_path) -> None:
 # --- damaged files ---
 
 
+@pytest.mark.full_speed
 def test_a_real_recording_cut_anywhere(cgroup, tmp_path, capfd) -> None:
     """Every position of the first 20 kB and others at random: shown up to there, or said to be none."""
     file = tmp_path / "recording"
