@@ -19,6 +19,7 @@ from rtdebug.host.cgroup import MemoryHierarchy
 from rtdebug.limits.facts import place_of
 from rtdebug.oom.gather import Places
 from rtdebug.oom.scan import BLOCK_BYTES, words_in_lines
+from rtdebug.shm.report import read_uses
 
 _MESSAGES_AT_MOST = 10_000
 
@@ -89,10 +90,11 @@ def diagnose_all(
         notice(note)
     running = [container for container in inventory.containers if container.is_running and not container.sandbox]
     before = {container.id: _first_look(container, inventory.hierarchy) for container in running}
+    uses = read_uses(running, inventory.hierarchy)
     time.sleep(sample_s if running else 0)
     for done, container in enumerate(running):
         progress(done, len(running))
-        asked = Asked(container.id, container, inventory.hierarchy, before=before[container.id])
+        asked = Asked(container.id, container, inventory.hierarchy, before=before[container.id], uses=uses)
         facts = read_diagnosis(asked, around, 0)
         yield container.name or container.id, facts, diagnose(facts)
 

@@ -17,6 +17,7 @@ from rtdebug.containers.owners import owners
 from rtdebug.diagnose.app_log import AppMessage
 from rtdebug.errors import HostUnable, RtdebugError
 from rtdebug.host.cgroup import MemoryHierarchy
+from rtdebug.host.fds import FileUses
 from rtdebug.host.memcg import MemoryState, effective_limit, read_memory
 from rtdebug.host.meminfo import BuddyZone, read_buddyinfo, read_meminfo, read_vmstat
 from rtdebug.host.thp import ThpSettings, read_thp
@@ -146,6 +147,8 @@ class Asked:
     """Further ids that the target stands for."""
     before: Moment | None = None
     """A first look that is over already; None: it is taken now."""
+    uses: FileUses | None = None
+    """Who uses shared memory, if that was read for several containers."""
 
 
 def read_diagnosis(asked: Asked, around: Around, sample_s: float, proc: Path = Path("/proc")) -> Facts:
@@ -160,7 +163,7 @@ def read_diagnosis(asked: Asked, around: Around, sample_s: float, proc: Path = P
             before = asked.before or read_moment(place.path, proc)
             time.sleep(0 if asked.before else sample_s)
             now = read_moment(place.path, proc)
-        shm = _try(notes, lambda: read_shm(container, hierarchy, proc))
+        shm = _try(notes, lambda: read_shm(container, hierarchy, proc, asked.uses))
     episodes = _try(notes, lambda: tuple(_episodes(asked, around.episodes))) or ()
     neighbours = _try(notes, lambda: around.neighbours)
     return Facts(

@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 import re
 import stat
+import time
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -68,6 +69,10 @@ class FileUse:
 class FileUses:
     """Who uses which file, of the processes that were looked at."""
 
+    device_ids: frozenset[int] = frozenset()
+    """Of which file systems."""
+    time_ns: int = 0
+    """Unix time when the look began."""
     by_key: dict[FileKey, FileUse] = field(default_factory=dict)
     unseen: set[int] = field(default_factory=set)
     """Processes that may not be looked at, by somebody who is not root or lacks CAP_SYS_PTRACE mostly; or not to the
@@ -84,7 +89,7 @@ def read_file_uses(pids: Iterable[int], device_ids: frozenset[int], proc: Path =
     A process that exits meanwhile adds nothing. Descriptors that are on their way through a socket, or registered
     with io_uring, belong to no process and are not seen.
     """
-    uses = FileUses()
+    uses = FileUses(device_ids, time.time_ns())
     remote: dict[int | None, tuple[Mount, ...]] = {}
     for pid in pids:
         try:

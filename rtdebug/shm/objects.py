@@ -1,8 +1,4 @@
-"""Every piece of shared memory of a container: files of its tmpfs, memfds, SysV segments, shared anonymous memory.
-
-Who uses an object is looked for among all processes of the host: a pod's containers share /dev/shm, a volume may be
-mounted twice, and a descriptor can be passed to anybody.
-"""
+"""Every piece of shared memory of a container: files of its tmpfs, memfds, SysV segments, shared anonymous memory."""
 
 from __future__ import annotations
 
@@ -12,14 +8,15 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from rtdebug.host.fds import FileKey, FileUse, FileUses, internal_devices, read_file_uses
+from rtdebug.host.fds import FileKey, FileUse, FileUses, internal_devices
 from rtdebug.host.inside import open_regular_in_root
-from rtdebug.host.process import namespace_id, pids, read_comm
+from rtdebug.host.process import namespace_id, read_comm
 from rtdebug.host.sysv import SysvSegment, read_sysv_shm
 from rtdebug.shm.charges import Charges
 from rtdebug.shm.files import MOST_FILES, FoundFile, walk
 from rtdebug.shm.model import Creator, ObjectKind, ShmObject, User
 from rtdebug.shm.mounts import SHM_PATH, TmpfsMount
+from rtdebug.shm.uses import read_host_uses
 from rtdebug.shm.volumes import VolumeKind
 
 _INTERNAL = (
@@ -49,16 +46,18 @@ def read_objects(
     mounts: Iterable[TmpfsMount],
     charges: Charges | None = None,
     proc: Path = Path("/proc"),
+    known: FileUses | None = None,
 ) -> ShmObjects:
     """The objects of the container of `pid`, whose processes are `members`.
 
-    With `charges`, also who pays for each.
+    With `charges`, also who pays for each. `known` are uses that were read before, for several containers.
     """
     mounts = tuple(mounts)
     internal = internal_devices()
     devices = internal | {mount.device_id for mount in mounts}
-    uses = read_file_uses((other for other in pids(proc) if other != os.getpid()), devices, proc)
-    looker = _Looker(frozenset(members), uses, charges, proc)
+    is_known = known is not None and devices <= known.device_ids
+    uses = known if known is not None and is_known else read_host_uses(devices, proc)
+    looker = _Looker(frozenset(members), uses, charges, proc, since_ns=uses.time_ns if is_known else None)
     segments = read_sysv_shm(pid, proc)
     found = [
         *looker.files(pid, mounts),
@@ -73,10 +72,11 @@ class _Looker:
     """Joins what was found by name with who uses it."""
 
     def __init__(
-        self, members: frozenset[int], uses: FileUses, charges: Charges | None, proc: Path
+        self, members: frozenset[int], uses: FileUses, charges: Charges | None, proc: Path, since_ns: int | None
     ) -> None:
         self._members = members
         self._uses = uses.by_key
+        self._since_ns = since_ns
         self._all_seen = not uses.unseen & members
         self._charges = charges
         self._proc = proc
@@ -151,7 +151,7 @@ class _Looker:
             mappers=self._users(use.mappers if use else ()),
             holders=self._users(use.holders if use else ()),
             attached=None,
-            orphan=self._is_orphan(kind, use),
+            orphan=self._is_orphan(kind, use, file.changed_ns),
             shared=mount.volume.kind is VolumeKind.HOST,
         )
 
@@ -193,11 +193,15 @@ class _Looker:
             shared=is_host,
         )
 
-    def _is_orphan(self, kind: ObjectKind, use: FileUse | None) -> bool | None:
-        """A file elsewhere than in /dev/shm is no orphan: files are meant to stay when nobody has them open."""
+    def _is_orphan(self, kind: ObjectKind, use: FileUse | None, changed_ns: int) -> bool | None:
+        """A file elsewhere than in /dev/shm is no orphan: files are meant to stay when nobody has them open.
+
+        Of one that is younger than the look at its users nobody knows.
+        """
         if use is not None or kind is not ObjectKind.POSIX:
             return False
-        return True if self._all_seen else None
+        is_younger = self._since_ns is not None and changed_ns >= self._since_ns
+        return True if self._all_seen and not is_younger else None
 
     def _users(self, pids: Iterable[int]) -> tuple[User, ...]:
         return tuple(User(pid, self._comm(pid), pid in self._members) for pid in sorted(pids))

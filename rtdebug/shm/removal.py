@@ -19,11 +19,11 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from rtdebug.host.fds import read_file_uses
 from rtdebug.host.inside import open_inside
-from rtdebug.host.process import pids, read_comm
+from rtdebug.host.process import read_comm
 from rtdebug.host.sysv import SysvSegment, read_sysv_shm, remove_sysv_segment
 from rtdebug.shm.model import ObjectKind, ShmObject
+from rtdebug.shm.uses import read_host_uses
 
 _NO_LEASES = frozenset({errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOLCK})
 
@@ -55,7 +55,7 @@ def _used_now(orphans: Iterable[ShmObject], proc: Path) -> dict[tuple[int | None
     devices = frozenset(each.device_id for each in orphans if each.device_id is not None)
     if not devices:
         return {}
-    uses = read_file_uses((pid for pid in pids(proc) if pid != os.getpid()), devices, proc)
+    uses = read_host_uses(devices, proc)
     found: dict[tuple[int | None, int], str] = {}
     for key, use in uses.by_key.items():
         user = min(use.mappers | use.holders)

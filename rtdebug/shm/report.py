@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
 from rtdebug.containers.model import Container
 from rtdebug.errors import HostUnable, TargetError
 from rtdebug.host.cgroup import MemoryHierarchy, find_memory_hierarchy, pids_of
+from rtdebug.host.fds import FileUses
 from rtdebug.host.process import read_comm, read_stat
 from rtdebug.shm.charges import Charges
 from rtdebug.shm.limits import memory_limits
 from rtdebug.shm.model import ShmObject
 from rtdebug.shm.mounts import TmpfsMount, dev_shm_is, read_tmpfs_mounts
 from rtdebug.shm.objects import read_objects
+from rtdebug.shm.uses import read_host_uses, shared_memory_devices
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,21 +56,32 @@ class ShmReport:
 
 
 def read_shm(
-    container: Container, hierarchy: MemoryHierarchy | None = None, proc: Path = Path("/proc")
+    container: Container,
+    hierarchy: MemoryHierarchy | None = None,
+    proc: Path = Path("/proc"),
+    known: FileUses | None = None,
 ) -> ShmReport:
-    """The shared memory of a running container. Raises TargetError when nothing of it runs, RtdebugError as
-    read_tmpfs_mounts() does.
+    """The shared memory of a running container; `known` is read_uses() of several. Raises TargetError when nothing of
+    it runs, RtdebugError as read_tmpfs_mounts() does.
     """
     hierarchy = hierarchy or _hierarchy(proc)
     members = members_of(container, hierarchy)
     pid = _viewer(container, members, proc)
     mounts = read_tmpfs_mounts(pid, memory_limits(container.cgroup, hierarchy, proc), proc)
     with Charges(hierarchy, proc) as charges:
-        found = read_objects(pid, members | {pid}, mounts, charges, proc)
+        found = read_objects(pid, members | {pid}, mounts, charges, proc, known)
     return ShmReport(
         container, pid, time.time_ns(), mounts, found.objects, dev_shm_is(pid, proc), _comms(members, proc),
         found.unseen_pids, found.cut, found.segments_seen,
     )  # fmt: skip
+
+
+def read_uses(
+    containers: Iterable[Container], hierarchy: MemoryHierarchy | None, proc: Path = Path("/proc")
+) -> FileUses:
+    """Who uses the shared memory of these containers, for read_shm() of each."""
+    viewers = (container.pid or _oldest(members_of(container, hierarchy), proc) for container in containers)
+    return read_host_uses(shared_memory_devices((pid for pid in viewers if pid is not None), proc), proc)
 
 
 def read_mounts(

@@ -12,6 +12,8 @@ from typing import Any
 
 import pytest
 
+from rtdebug.diagnose.ask import diagnose_all
+from rtdebug.host.fds import FileUses, read_file_uses
 from tests.conftest import ROOT
 from tests.kernel.runtime_fixtures import IMAGE, MIB, Box, Docker, Runc, bind, host_programs, wait_for
 from tests.kernel.workload import kill_count, memory_mount
@@ -234,6 +236,21 @@ def test_a_docker_container_that_is_well(docker: Docker) -> None:
     assert status == 1
     subprocess.run(["rm", f"/proc/{box.pid}/root/dev/shm/fill"], check=True)
     assert diagnose(box.name)[0] == 0
+
+
+def test_all_containers_take_one_look_at_the_processes(runc: Runc, monkeypatch: pytest.MonkeyPatch) -> None:
+    boxes = {box.id: box for box in (runc.start(), runc.start())}
+    looks = []
+
+    def look(*arguments: Any) -> FileUses:
+        looks.append(read_file_uses(*arguments))
+        return looks[-1]
+
+    monkeypatch.setattr("rtdebug.shm.uses.read_file_uses", look)
+    found = {name: facts for name, facts, _ in diagnose_all((), (), 0.1, print, lambda *_: None)}
+    assert boxes.keys() <= found.keys()
+    assert all(found[name].shm is not None for name in boxes)
+    assert len(looks) == 1
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ from rtdebug.containers.resolve import find_container
 from rtdebug.host.sysv import read_sysv_shm
 from rtdebug.shm.orphans import Rules, judge
 from rtdebug.shm.removal import remove_orphans
-from rtdebug.shm.report import read_shm
+from rtdebug.shm.report import read_shm, read_uses
 from tests.kernel.runtime_fixtures import IMAGE, MIB, wait_for
 
 pytestmark = pytest.mark.kernel
@@ -42,6 +42,17 @@ def orphan_named(box, name):
     report = read_shm(find_container(f"runc:{box.id}")[0])
     (found,) = [each for each in report.orphans if each.name == name]
     return found
+
+
+def test_of_what_is_younger_than_the_look_at_its_users_nobody_knows(box):
+    container, _ = find_container(f"runc:{box.id}")
+    uses = read_uses([container], None)
+    Path(f"/proc/{box.pid}/root/dev/shm/young").write_bytes(b"x" * MIB)
+    found = {each.name: each.orphan for each in read_shm(container, known=uses).objects}
+    assert found["/dev/shm/left"] is True
+    assert found["/dev/shm/mapped"] is False
+    assert found["/dev/shm/young"] is None
+    assert orphan_named(box, "/dev/shm/young")
 
 
 def removed(box, *orphans):
