@@ -318,7 +318,7 @@ class Session:
             lines.sort(key=_time_of)
         else:
             self._calls_ring.drain_into(self._record_calls, waiting)
-        if waiting == all_waiting:  # so all that these had done before they exited
+        if self.options.every_call and waiting == all_waiting:  # so all that these had done before they exited
             self.decoder.processes.forget_exited(exited)
         return lines
 
@@ -344,13 +344,16 @@ class Session:
         """Take what was added up in the kernel since the last time."""
         if self.options.every_call:
             return []
+        exited = self.decoder.processes.exited_count
         now_ns = time.monotonic_ns()
         array = self._aggregates.read()
         if self.options.stack:
             self._name_stacks(array["key"]["pid"], array["key"]["stack_id"])
         if self.recorder is not None and len(array):
             self.recorder.aggregates(now_ns, array)
-        return list(self.decoder.aggregates(now_ns, array))
+        lines = list(self.decoder.aggregates(now_ns, array))
+        self.decoder.processes.forget_exited(exited)
+        return lines
 
     def lost(self) -> dict[str, int]:
         """Events that found no room, counted in the kernel: event -> count, without those of which none was lost."""

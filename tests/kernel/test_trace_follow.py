@@ -11,6 +11,12 @@ from pathlib import Path
 
 import pytest
 
+from rtdebug.containers.resolve import find_container
+from rtdebug.tracing.options import TraceOptions
+from rtdebug.tracing.processes import MAX_EXITED
+from rtdebug.tracing.schema import load_schema
+from rtdebug.tracing.scope import make_scope
+from rtdebug.tracing.session import Session
 from tests.kernel.tracer import Trace, rtdebug, wait_until
 from tests.kernel.tracing import Script
 from tests.kernel.workload import MIB, Workload, build, memory_cgroup, run
@@ -72,6 +78,23 @@ def test_a_crowd_that_is_there_and_forks(cgroup, options) -> None:
         # 4,006 records of who is who within a blink are more than their ring holds: then that is said
         names = {"crowd", None} if "process records lost" in ended.stderr else {"crowd"}
         assert {line["comm"] for line in lines} <= names
+
+
+@pytest.mark.parametrize("every_call", [False, True])
+def test_who_exits_between_two_looks_is_forgotten_only_after_its_calls_are_decoded(cgroup, every_call) -> None:
+    """More than are remembered for long (MAX_EXITED); what they did is decoded after several looks at who exits."""
+    container, _ = find_container(f"cgroup:{cgroup}")
+    with Session(make_scope(container), TraceOptions(("madvise",), every_call=every_call), load_schema()) as session:
+        session.start()
+        lines = []
+        for _ in range(6):  # each makes 1,002 records, of which their ring holds two thousand
+            run("crowd", 250, cgroup=cgroup)
+            lines += session.drain()
+        lines += [*session.drain(), *session.aggregated()]
+        assert session.lost() == {}
+        assert session.decoder.processes.exited_count == MAX_EXITED
+    assert len(lines) == 1500
+    assert {line.comm for line in lines} == {"crowd"}
 
 
 def test_processes_that_vanish_while_it_attaches(cgroup) -> None:
