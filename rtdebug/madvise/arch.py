@@ -20,7 +20,7 @@ class ThreadState:
     registers: bytes
     """NT_PRSTATUS."""
     fpu: bytes
-    """Regset `FPU_REGSET`."""
+    """The first of the regsets `FPU_REGSETS` that there is."""
     signal_mask: int
 
 
@@ -48,7 +48,8 @@ class Architecture(Protocol):
     RT_SIGRETURN: int
     REGISTERS_BYTES: int
     """Length of NT_PRSTATUS; a 32-bit process has less."""
-    FPU_REGSET: int
+    FPU_REGSETS: tuple[int, ...]
+    """Of ptrace(2), the best first: not every processor has it."""
     FRAME_MOST_BYTES: int
     """No frame with its distance from the stack pointer is larger."""
     PATTERNS: Mapping[str, bytes]

@@ -18,7 +18,7 @@ AUDIT_ARCH = 0xC00000B7
 MADVISE = 233
 RT_SIGRETURN = 139
 REGISTERS_BYTES = 34 * 8
-FPU_REGSET = 2  # NT_PRFPREG: struct user_fpsimd_state
+FPU_REGSETS: tuple[int, ...] = (2,)  # NT_PRFPREG: struct user_fpsimd_state
 FRAME_MOST_BYTES = 8 << 10
 PATTERNS: Mapping[str, bytes] = {
     "svc_ret": bytes.fromhex("010000d4c0035fd6"),  # svc #0; ret

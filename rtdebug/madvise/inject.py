@@ -242,7 +242,7 @@ def _call(tracee: Tracee, process: Process, arguments: tuple[int, int, int]) -> 
             f"process {process.pid} is a 32-bit process", "COLD, PAGEOUT, WILLNEED and COLLAPSE work on it too"
         )
     check_stack(process, process.machine.stack_pointer(registers))
-    state = ThreadState(registers, tracee.regset(process.machine.FPU_REGSET), tracee.signal_mask())
+    state = ThreadState(registers, tracee.regset(process.machine.FPU_REGSETS), tracee.signal_mask())
     loan = process.machine.lend(state, process.gadgets, arguments)
     with (process.proc / str(process.pid) / "mem").open("r+b", buffering=0) as memory:
         check_code(process, memory.fileno())

@@ -6,11 +6,13 @@ Stops are waited for with a deadline: a thread in uninterruptible sleep (state D
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import platform
 import signal
 import struct
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from rtdebug.madvise.syscalls import libc, syscall
@@ -104,14 +106,24 @@ class Tracee:
 
     def registers(self) -> bytes:
         """NT_PRSTATUS."""
-        return self.regset(_NT_PRSTATUS)
+        return self._regset(_NT_PRSTATUS)
 
     def set_registers(self, registers: bytes) -> None:
         """Set NT_PRSTATUS, all of it in one step."""
         _ptrace_regset(_SETREGSET, self.tid, _NT_PRSTATUS, bytearray(registers))
 
-    def regset(self, kind: int) -> bytes:
-        """One set of registers."""
+    def regset(self, kinds: Sequence[int]) -> bytes:
+        """The first of these sets of registers that the processor has."""
+        *others, last = kinds
+        for kind in others:
+            try:
+                return self._regset(kind)
+            except OSError as error:
+                if error.errno != errno.ENODEV:
+                    raise
+        return self._regset(last)
+
+    def _regset(self, kind: int) -> bytes:
         buffer = bytearray(_MOST_REGSET_BYTES)
         length = _ptrace_regset(_GETREGSET, self.tid, kind, buffer)
         return bytes(buffer[:length])

@@ -29,15 +29,13 @@ from rtdebug.snapshot.freeze import Freezer, find_freezer, frozen
 from rtdebug.snapshot.processes import Reading, read_processes
 from rtdebug.snapshot.take import SnapshotOptions, take_snapshot
 from tests.kernel.runtime_fixtures import FILL_BYTES, make_rootfs, wait_for
-from tests.kernel.workload import MIB, Workload, build, memory_cgroup
+from tests.kernel.workload import MIB, UNCOUNTED_BYTES, Workload, build, memory_cgroup
 
 pytestmark = pytest.mark.kernel
 
 ANON_MIB, FILE_MIB = 41, 19
 HELD_MIB = {"anon": ANON_MIB + 17, "shmem": 7 + 5 + 3 + 11 + 13 + 2, "page_cache": FILE_MIB}
 """What tests/workloads/holder.c holds."""
-UNCOUNTED_BYTES = 32 * mmap.PAGESIZE * (os.cpu_count() or 1)
-"""memory.stat of older kernels adds up in batches of so many pages for each CPU (MEMCG_CHARGE_BATCH)."""
 RED_NAME = "rtdebug \x1b[31mred\nname"
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import hashlib
 import itertools
+import mmap
 import os
 import signal
 import subprocess
@@ -21,6 +22,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 MIB = 1024 * 1024
+UNCOUNTED_BYTES = 32 * mmap.PAGESIZE * (os.cpu_count() or 1)
+"""memory.stat of older kernels adds up in batches of so many pages for each CPU (MEMCG_CHARGE_BATCH)."""
 SOURCES = Path(__file__).parent.parent / "workloads"
 COMPILE = ["gcc", "-std=gnu11", "-O1", "-Wall", "-Wextra", "-Werror", "-pthread", "-static"]
 _numbers = itertools.count()

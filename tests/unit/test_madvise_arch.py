@@ -50,6 +50,15 @@ def test_x86_the_call_and_the_way_back() -> None:
     assert {name: registers[name] for name in unchanged} == {name: X86[name] for name in unchanged}
 
 
+def test_x86_without_xsave_the_frame_has_the_fxsave_image_and_says_so() -> None:
+    image = bytes(range(256)) * 2
+    state = ThreadState(x86_state().registers, image, signal_mask=0)
+    loan = arch_x86_64.lend(state, GADGETS, (0, 0, 0))
+    assert loan.frame.endswith(image)
+    assert struct.unpack_from("<Q", loan.frame, 24) == (0b110,)  # no UC_FP_XSTATE
+    assert struct.unpack_from("<Q", arch_x86_64.lend(x86_state(), GADGETS, (0, 0, 0)).frame, 24) == (0b111,)
+
+
 def test_x86_the_frame_holds_all_registers_and_the_mask_below_the_red_zone() -> None:
     loan = arch_x86_64.lend(x86_state(), GADGETS, (0, 0, 0))
     expected = X86 | {"rsp": 0x7FFF00012345}
