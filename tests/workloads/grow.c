@@ -12,6 +12,7 @@
 #include <fcntl.h>
 #include <pthread.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
 #include <time.h>
 
 #define COLLECT_AFTER 20
@@ -106,6 +107,9 @@ int main(int argc, char **argv) {
   unsigned long ms = number(argv[3]);
   struct timespec pause_time = {ms / 1000, (long)(ms % 1000) * 1000000};
 
+  /* A huge page would take in the stacks of eight threads at once. */
+  if (prctl(PR_SET_THP_DISABLE, 1, 0, 0, 0))
+    die("prctl");
   for (unsigned long i = 0;; i++) {
     if (!strcmp(kind, "mmap"))
       map_more(bytes);
