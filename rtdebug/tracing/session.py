@@ -291,16 +291,7 @@ class Session:
         all_waiting = self._calls_ring.waiting()
         waiting = min(all_waiting, _CALLS_AT_ONCE if self.recorder is None else 1 << 30)
         events_waiting = self._events_ring.waiting()
-        lines: list[EventLine] = []
-        # who is who first, up to now at least: a process is known before what it did is decoded
-        for view in self._bookkeeping_ring.views():
-            records_ = records(view)
-            self._note_processes(records_)
-            if self.recorder is not None:
-                self.recorder.events(view)
-            lines += self.decoder.events(records_)
-            self._note_cgroups(records_)
-            del records_, view
+        lines = self._drain_bookkeeping()  # up to now at least: a process is known before what it did is decoded
         for view in self._events_ring.views(events_waiting):
             records_ = records(view)
             if self.options.stack:
@@ -320,6 +311,19 @@ class Session:
             self._calls_ring.drain_into(self._record_calls, waiting)
         if self.options.every_call and waiting == all_waiting:  # so all that these had done before they exited
             self.decoder.processes.forget_exited(exited)
+        return lines
+
+    def _drain_bookkeeping(self) -> list[EventLine]:
+        """Learn who is who."""
+        lines: list[EventLine] = []
+        for view in self._bookkeeping_ring.views():
+            records_ = records(view)
+            self._note_processes(records_)
+            if self.recorder is not None:
+                self.recorder.events(view)
+            lines += self.decoder.events(records_)
+            self._note_cgroups(records_)
+            del records_, view
         return lines
 
     def calls_waiting_share(self) -> float:
@@ -347,11 +351,12 @@ class Session:
         exited = self.decoder.processes.exited_count
         now_ns = time.monotonic_ns()
         array = self._aggregates.read()
+        lines = self._drain_bookkeeping()  # of whoever came since the last drain, and has called already
         if self.options.stack:
             self._name_stacks(array["key"]["pid"], array["key"]["stack_id"])
         if self.recorder is not None and len(array):
             self.recorder.aggregates(now_ns, array)
-        lines = list(self.decoder.aggregates(now_ns, array))
+        lines += self.decoder.aggregates(now_ns, array)
         self.decoder.processes.forget_exited(exited)
         return lines
 

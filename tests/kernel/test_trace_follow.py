@@ -97,6 +97,14 @@ def test_who_exits_between_two_looks_is_forgotten_only_after_its_calls_are_decod
     assert {line.comm for line in lines} == {"crowd"}
 
 
+def test_what_is_added_up_for_a_process_that_came_since_the_last_drain_has_its_name(cgroup) -> None:
+    container, _ = find_container(f"cgroup:{cgroup}")
+    with Session(make_scope(container), TraceOptions(("madvise",)), load_schema()) as session:
+        session.start()
+        run("crowd", 101, cgroup=cgroup)
+        assert {line.comm for line in session.aggregated()} == {"crowd"}
+
+
 def test_processes_that_vanish_while_it_attaches(cgroup) -> None:
     with Workload("fork_storm", 200_000, 8, cgroup=cgroup) as storm:
         storm.go()
