@@ -6,7 +6,7 @@ import os
 import re
 import signal
 import subprocess
-import time
+import sys
 from pathlib import Path
 
 import pytest
@@ -124,21 +124,26 @@ def test_shared_memory_that_stays_is_found() -> None:
         path.unlink()
 
 
+HOLDER = r"""
+import sys
+from rtdebug.host import bpf
+RETURN_0 = bytes([0xB7, *7 * [0], 0x95, *7 * [0]])
+bpf.lift_memlock_limit()
+program_fd = bpf.load_program(bpf.PROG_TYPE_RAW_TRACEPOINT, RETURN_0, "stays")
+print("loaded", flush=True)
+sys.stdin.read()
+"""
+
+
 def test_a_bpf_program_that_stays_is_found() -> None:
     before = leftovers.snapshot()
-    with subprocess.Popen(["bpftrace", "-e", "interval:s:1 { }"], stdout=subprocess.PIPE) as tracer:
-        assert tracer.stdout is not None
-        tracer.stdout.readline()  # "Attaching 1 probe..."
-        try:
-            for _ in range(100):
-                left = leftovers.left_since(before, patience_s=0)
-                if any(line.startswith("BPF prog") for line in left):
-                    break
-                time.sleep(0.1)
-            else:
-                pytest.fail(f"not found: {left}")
-        finally:
-            tracer.terminate()
+    with subprocess.Popen(
+        [sys.executable, "-c", HOLDER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as holder:
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == "loaded\n"
+        left = leftovers.left_since(before, patience_s=0)
+        assert [line for line in left if line.startswith("BPF prog") and line.endswith(f"held by pid {holder.pid}")]
     assert not [line for line in leftovers.left_since(before) if line.startswith("BPF")]
 
 
